@@ -9,7 +9,7 @@ workload, a machine or a calibration is taken:
 
 Questions; `help(ddpsim.predict)` and its like say what each argument is, and what stands for "...":
 
-    predict(workload, topology, nodes=, options=, ...)         one step: a Prediction
+    predict(workload, topology, nodes=, options=, ...)         one step: a Prediction; or predict(job)
     sweep(workload, topology, nodes=, caps=, ...)              bucket caps and node counts: a list of Predictions
     plan(workload, topologies, nodes=, ...)                    the best buckets on each machine
     compare(workloads, topologies, nodes=, batch_sizes=, ...)  machines before one is bought
@@ -18,6 +18,7 @@ Questions; `help(ddpsim.predict)` and its like say what each argument is, and wh
 
 What they take and return; `help(ddpsim.Options)` and its like say what each has:
 
+    Job                      all that a prediction rests on: workload, topology, nodes, options, calibration
     Workload                 one rank's iterations without communication; Topology: the machine
     Options, BucketCaps      of a job; BucketPlan: which gradients share a bucket
     Prediction, Calibration  what is predicted, and what was measured
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from ddpsim.prediction.named import predict as predict
     from ddpsim.prediction.prediction import Prediction as Prediction
     from ddpsim.simulation import Options as Options
+    from ddpsim.simulation.job import Job as Job
     from ddpsim.topology.cluster import Topology as Topology
     from ddpsim.topology.spec import load_topology as load_topology
     from ddpsim.trace.json import read_trace as read_trace
@@ -61,6 +63,7 @@ _MODULES = {
     "BucketPlan": "bucketing",
     "Calibration": "collectives.calibration",
     "InputError": "errors",
+    "Job": "simulation.job",
     "Options": "simulation",
     "Prediction": "prediction.prediction",
     "Topology": "topology.cluster",

@@ -11,22 +11,23 @@ from ddpsim.planning.planner import plan
 from ddpsim.planning.sweep import sweep
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 
 
 def test_equal_predictions_are_equal() -> None:
-    one, other = (predict(load_workload("resnet50"), load_topology("dgx-1v")) for _ in range(2))
+    one, other = (predict(Job(load_workload("resnet50"), load_topology("dgx-1v"))) for _ in range(2))
     assert one == other
     assert one.workload == other.workload
-    assert one != predict(load_workload("resnet50"), load_topology("dgx-1v"), nodes=2)
+    assert one != predict(Job(load_workload("resnet50"), load_topology("dgx-1v"), nodes=2))
     assert one.workload != load_workload("bert-base")
     assert one != "another"
 
 
 def test_representations_are_short() -> None:
     workload, machine = load_workload("resnet50"), load_topology("dgx-1v")
-    found = predict(workload, machine, options=Options(iterations=1))
+    found = predict(Job(workload, machine, options=Options(iterations=1)))
     report = plan(workload, [machine], caps=[BucketCaps(bucket_cap_mb=10)])
     priors = Calibration.priors("nccl")
     held = [workload, machine, found, found.trace, found.trace.iterations[0], found.plan, found.placement, found.run]
@@ -65,4 +66,4 @@ def test_an_empty_plan_says_what_is_missing(given: dict[str, list[int]]) -> None
 @pytest.mark.parametrize("name", ["nodes", "gpus_per_node"])
 def test_a_count_that_is_no_whole_number_is_refused_by_name(name):
     with pytest.raises(InputError, match=rf"^{name}: '1.5' is no count; give a whole number"):
-        predict(load_workload("mlp"), load_topology("dgx-1v"), **{name: 1.5})
+        predict(Job(load_workload("mlp"), load_topology("dgx-1v"), **{name: 1.5}))

@@ -20,6 +20,7 @@ from ddpsim.prediction.document import load_prediction
 from ddpsim.prediction.first import predict_first_iterations
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 
@@ -34,7 +35,7 @@ def write_prediction(configuration: Configuration, network: MeasuredNetwork, wor
         return
     calibration = load_calibration(str(network.calibration))
     topology = load_topology(str(network.topology))
-    prediction = predict(workload, topology, options=options(configuration), calibration=calibration)
+    prediction = predict(Job(workload, topology, options=options(configuration), calibration=calibration))
     stamp = {
         "written_at": utc(time.time()),
         "inputs_fingerprint": inputs_fingerprint(configuration, network, folder),

@@ -28,6 +28,7 @@ from ddpsim.prediction.predict import gain_band, predict, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.schemes import WITHOUT_BUCKETS
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.units import MIB
 from ddpsim.workload import Phase, Workload
@@ -118,17 +119,8 @@ def rank_caps(observed: Observed) -> CapRanking:
     )
 
     def predicted(chosen: Options) -> Prediction:
-        return predict(
-            workload,
-            machine.topology,
-            nodes=machine.nodes,
-            gpus_per_node=machine.gpus_per_node,
-            options=chosen,
-            calibration=calibration,
-            local_s=0.0,
-            band=False,
-            brief=True,
-        )
+        asked = Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, chosen, calibration)
+        return predict(asked, local_s=0.0, band=False, brief=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

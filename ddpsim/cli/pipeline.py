@@ -42,6 +42,7 @@ def pipeline(
     from ddpsim.planning.pipeline import in_closed_form, is_simulated, pipeline_step, with_boundary
     from ddpsim.prediction.models import Model
     from ddpsim.prediction.predict import predict
+    from ddpsim.simulation.job import Job
     from ddpsim.topology.placement import place
     from ddpsim.topology.spec import load_topology
 
@@ -51,11 +52,8 @@ def pipeline(
         options = Options(pipeline=given, scheme="ddp" if given.gradients == "ddp" else "flat")
         workload = model.on(machine, options=options)
         constants_of = constants.calibration_in_force(options.on(workload, machine).backend_for(workload))
-        nodes, gpus = arguments.nodes, arguments.gpus_per_node
-        found = predict(
-            workload, machine, nodes=nodes, gpus_per_node=gpus, options=options, calibration=constants_of,
-            local_s=1.0, band=False,
-        )  # fmt: skip
+        job = Job(workload, machine, arguments.nodes, arguments.gpus_per_node, options, constants_of)
+        found = predict(job, local_s=1.0, band=False)
         step = pipeline_step(found, given)
     else:
         workload = replace(model.on(machine), operators=model.source.operators)

@@ -88,6 +88,7 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     from ddpsim.prediction.otherwise import predict_other_reach, predict_slow_host
     from ddpsim.prediction.predict import predict as predict_one
     from ddpsim.prediction.sensitivities import list_sensitivity_assumptions, sensitivities_of
+    from ddpsim.simulation.job import Job
     from ddpsim.topology.spec import load_topology
 
     trace, chakra, beside = arguments.trace, arguments.chakra, arguments.beside
@@ -115,12 +116,14 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     step, machine = Model.of(arguments.workload, options), load_topology(arguments.topology)
     model = step.on(machine, options=options)
     prediction = predict_one(
-        model,
-        machine,
-        nodes=arguments.nodes,
-        gpus_per_node=arguments.gpus_per_node,
-        options=replace(options, plan=read_plan(arguments.plan, model.parameters)),
-        calibration=given.calibration_in_force(options.on(model, machine).backend_for(model)),
+        Job(
+            model,
+            machine,
+            arguments.nodes,
+            arguments.gpus_per_node,
+            replace(options, plan=read_plan(arguments.plan, model.parameters)),
+            given.calibration_in_force(options.on(model, machine).backend_for(model)),
+        ),
         progress=Progress("iterations"),
         keep=True,
         also=lambda made: {**list_sensitivity_assumptions(made), **without_each(made)},

@@ -25,6 +25,7 @@ from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.sensitivities import list_sensitivity_assumptions, sensitivities_of
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import Phase
 
@@ -162,12 +163,7 @@ def foretell(
 
     def predicted(workload: Workload) -> Prediction:
         return predict(
-            workload,
-            machine.topology,
-            nodes=machine.nodes,
-            gpus_per_node=machine.gpus_per_node,
-            options=options,
-            calibration=calibration,
+            Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, options, calibration),
             keep=True,
             also=list_sensitivity_assumptions,
         )

@@ -11,6 +11,7 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band
+from ddpsim.simulation.job import Job
 
 EVERY = (2, 4, 8)
 """Micro-batches over which gradients are tried to be accumulated, as Li et al. do (VLDB 2020, section 5.3)."""
@@ -123,16 +124,8 @@ def _advise_accumulation(row: ComparisonRow, calibration: Calibration | None) ->
         return
     for every in EVERY:
         options = replace(own.options, accumulate=every)
-        local = predict(
-            own.workload,
-            own.topology,
-            nodes=row.nodes,
-            gpus_per_node=own.placement.gpus_per_node,
-            options=options,
-            calibration=calibration,
-            local_s=own.local_s,
-            brief=True,
-        )
+        job = Job(own.workload, own.topology, row.nodes, own.placement.gpus_per_node, options, calibration)
+        local = predict(job, local_s=own.local_s, brief=True)
         gain = 1 - local.iteration_s / own.iteration_s
         yield AccumulationAdvice(row, every, (gain, *gain_band(own, local)))
 

@@ -11,9 +11,9 @@ from ddpsim.planning.break_even import BreakEven, What
 from ddpsim.planning.comparison_point import ComparisonPoint
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.entries import entry_of, read_entry
-from ddpsim.planning.keys import Keys
 from ddpsim.planning.worth import Trial
 from ddpsim.prediction.prediction import Band
+from ddpsim.simulation.job import Keys
 from ddpsim.simulation.run import Progress
 from ddpsim.workers.journal import JournalEntry
 from ddpsim.workers.kept import Task
@@ -51,7 +51,7 @@ def advice_task(
         efficiency: as that of `advise`.
     """
     keys = Keys("advice", efficiency)
-    known = [keys.of(*point.parts) for point in points]
+    known = [keys.of(point) for point in points]
     return Task(partial(_entry, efficiency), rows, known, _name_row, restore_advice)
 
 

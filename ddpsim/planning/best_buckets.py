@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,11 @@ from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import AlternativePlan, PlanRow
 from ddpsim.planning.savings import savings
 from ddpsim.planning.worth import WORTH_IT, Trial, decide, is_list_worth_it
-from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
+from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.units import MIB
@@ -42,14 +44,15 @@ LEAST_BUCKET = MIB
 """Bytes of the smallest bucket of a list that is searched for: smaller ones save nothing that survives another run."""
 
 
-def best_buckets(job: PlacedJob, caps: Sequence[BucketCaps] | None, progress: Progress | None = None) -> PlanRow:
+def best_buckets(job: Job, caps: Sequence[BucketCaps] | None, progress: Progress | None = None) -> PlanRow:
     """Return what `choose_buckets` does, with where it saves its gain, what binds it and what that rests on."""
-    one = partial(
-        predict, job.workload, job.topology, nodes=job.nodes, gpus_per_node=job.gpus_per_node,
-        calibration=job.calibration, progress=progress, brief=True, also=without_each,
-    )  # fmt: skip
+
+    def one(options: Options, **given: Any) -> Prediction:
+        asked = replace(job, options=options)
+        return predict(asked, progress=progress, brief=True, also=without_each, **given)
+
     # A whole run tells nothing more of a row: its iterations are alike.
-    default = one(options=replace(job.options, caps=BucketCaps(), plan=None), keep=True)
+    default = one(replace(job.options, caps=BucketCaps(), plan=None), keep=True)
     row = choose_buckets(default, caps, one, progress=progress)
     if row.best is not default:
         row = replace(row, savings=savings(default, row.best, job.calibration))
@@ -106,7 +109,7 @@ def choose_buckets(
     for each in considered:
         if each is not torchs:
             asked = replace(default.options, caps=each.caps, plan=each.asked)
-            made = one(options=asked, local_s=default.local_s, like=like)
+            made = one(asked, local_s=default.local_s, like=like)
             found.append((made, (1 - made.iteration_s / default.iteration_s, *gain_band(default, made))))
     curve = ((cap.bucket_cap_mb or 0.0, each.iteration_s) for cap, each in zip(uniform_caps, uniform, strict=True))
     row = PlanRow(default, default, tuple(curve), min(each.iteration_s for each in tried))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
@@ -20,11 +20,11 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.crossing import banded_crossing
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.worth import WORTH_IT, Trial, is_list_worth_it
-from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import build_prediction, gain_band, predict, with_assumptions
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.bounds import MOST_NODES
 from ddpsim.topology.graph import Cluster
 from ddpsim.topology.link_rates import NIC, with_link_rate
@@ -241,13 +241,12 @@ class Search:
         """
         own = self.row.prediction
         asked = replace(own.options, caps=BucketCaps(), plan=None)
-        each = own.placement.all_gpus_per_node
-        one = partial(
-            predict, own.workload, own.topology, nodes=own.nodes, gpus_per_node=each, calibration=self.calibration,
-            brief=True,
-        )  # fmt: skip
+
+        def one(options: Options, **given: Any) -> Prediction:
+            return predict(self._job(own.topology, options), brief=True, **given)
+
         same = (own.options.caps, own.options.plan) == (asked.caps, asked.plan)
-        default = own if same else one(options=asked, local_s=own.local_s)
+        default = own if same else one(asked, local_s=own.local_s)
         row = choose_buckets(default, None, one)
         matters = row.best_gain[0] >= WORTH_IT
         found = partial(BreakEven, self.row, "buckets", advised=(row.advice, row.gain_band), trial=row.trial)
@@ -295,10 +294,10 @@ class Search:
         gain = 1 - together.iteration_s / apart.iteration_s
         return together.iteration_s, apart.iteration_s, (gain, *gain_band(apart, together))
 
-    def _job(self, topology: Cluster, options: Options) -> PlacedJob:
+    def _job(self, topology: Cluster, options: Options) -> Job:
         own = self.row.prediction
         each = own.placement.all_gpus_per_node
-        return PlacedJob(own.workload, topology, self.row.nodes, each, options, self.calibration)
+        return Job(own.workload, topology, self.row.nodes, each, options, self.calibration)
 
     def _prediction(self, rate: float | None, nodes: int, *, each: int | None = None, band: bool = False) -> Prediction:
         own = self.row.prediction
@@ -306,13 +305,9 @@ class Search:
         for known in (True, band):
             if (made := self._made.get((*place, known))) is not None:
                 return made
+        machine = own.topology if rate is None else with_link_rate(own.topology, NIC, rate)
         made = self._made[*place, band] = predict(
-            own.workload,
-            own.topology if rate is None else with_link_rate(own.topology, NIC, rate),
-            nodes=nodes,
-            gpus_per_node=place[2],
-            options=own.options,
-            calibration=self.calibration,
+            Job(own.workload, machine, nodes, place[2], own.options, self.calibration),
             local_s=own.local_s,
             band=band,
             brief=True,

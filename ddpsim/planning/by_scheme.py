@@ -15,6 +15,7 @@ from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import format_count
@@ -209,16 +210,8 @@ def _choice(
     workload, topology, nodes = cell
 
     def one(scheme: str, local_s: float | None) -> Prediction:
-        return predict(
-            workload,
-            topology,
-            nodes=nodes,
-            gpus_per_node=gpus_per_node,
-            options=replace(options, scheme=scheme),
-            calibration=calibration,
-            local_s=local_s,
-            brief=True,
-        )
+        asked = replace(options, scheme=scheme)
+        return predict(Job(workload, topology, nodes, gpus_per_node, asked, calibration), local_s=local_s, brief=True)
 
     default = one(DDP, None)
     rows = []

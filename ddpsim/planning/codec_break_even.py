@@ -15,6 +15,7 @@ from ddpsim.prediction.predict import predict, with_assumptions
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
+from ddpsim.simulation.job import Job
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import NIC, with_link_rate
 from ddpsim.workload import Workload
@@ -62,26 +63,17 @@ class CodecRow:
 class _JobPair:
     """The same job with a scheme and without, at any rate of its NICs."""
 
-    workload: Workload
-    topology: Topology
-    nodes: int | None
-    gpus_per_node: int | None
-    options: Options
-    calibration: Calibration | None
+    job: Job
     known: dict[tuple[float | None, str], Prediction]
 
     def predict_at(self, rate: float | None, scheme: str) -> Prediction:
         """Return the prediction with one scheme; no rate is the machine's own."""
         if (rate, scheme) not in self.known:
+            options, topology = replace(self.job.options, compression=scheme), self.job.topology
+            if rate is not None:
+                topology = with_link_rate(topology, NIC, rate)
             self.known[rate, scheme] = predict(
-                self.workload,
-                self.topology if rate is None else with_link_rate(self.topology, NIC, rate),
-                nodes=self.nodes,
-                gpus_per_node=self.gpus_per_node,
-                options=replace(self.options, compression=scheme),
-                calibration=self.calibration,
-                band=False,
-                brief=True,
+                replace(self.job, options=options, topology=topology), band=False, brief=True
             )
         return self.known[rate, scheme]
 
@@ -102,19 +94,19 @@ class _JobPair:
         if (found := crossing(curve, SLOWEST, FASTEST)) is not None:
             made = self.predict_at(found.at, scheme)
             sizes = [bucket.size_bytes for bucket in made.plan.buckets]
-            doubts = doubts_of(made.workload, made.placement, made.options, self.calibration, sizes)
+            doubts = doubts_of(made.workload, made.placement, made.options, self.job.calibration, sizes)
             rate, (low, high) = found.at, crossing_band(curve, found, doubts, SLOWEST, FASTEST)
         else:
             why = "at no rate, not at 1 Gb/s" if curve(SLOWEST, None) <= 0 else "at any rate, even 1.6 Tb/s"
         plain, coded = self.predict_at(None, "none"), self.predict_at(None, scheme)
         codec, family = coded.options.codec, scheme.partition(":")[0]
-        given = self.calibration
+        given = self.job.calibration
         cost = None if given is None else given.constants.get(f"{given.backend}.ddp.{family}_Bps")
         return CodecRow(
-            machine=self.topology.name,
+            machine=self.job.topology.name,
             nodes=coded.placement.nodes,
             scheme=codec.name,
-            ratio=compression.ratio(codec, self.workload.parameters, coded.placement.world_size),
+            ratio=compression.ratio(codec, self.job.workload.parameters, coded.placement.world_size),
             plain_s=plain.iteration_s,
             step_s=coded.iteration_s,
             rate_Bps=rate,
@@ -142,7 +134,7 @@ def codec_rows(
     """
     for scheme in schemes:
         compression.scheme(scheme)
-    pair = _JobPair(workload, topology, nodes, gpus_per_node, Options(), calibration, {})
+    pair = _JobPair(Job(workload, topology, nodes, gpus_per_node, Options(), calibration), {})
     placement = pair.predict_at(None, "none").placement
     if placement.nodes == 1 or not placement.classes[0].template.nics:
         what = f"{format_nodes(placement.nodes)} of {topology.name} send nothing over a NIC"

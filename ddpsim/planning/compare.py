@@ -166,7 +166,7 @@ class ComparisonRequest:
                 ):
                     yield ComparisonPoint(
                         model.on(wired, batch, precision, base), wired, count, self.gpus_per_node, asked,
-                        self.calibration, model.name, machine, rate,
+                        self.calibration, model=model.name, machine=machine, rate=rate,
                     )  # fmt: skip
 
     def rows_task(self) -> Task[ComparisonPoint]:

@@ -9,11 +9,10 @@ from ddpsim.planning.bound import Bound, bound_of
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.efficiency import efficiency_of, local_s
 from ddpsim.planning.entries import entry_of, read_entry
-from ddpsim.planning.keys import Keys
 from ddpsim.planning.lost import without_each
 from ddpsim.prediction.kept import KeptPrediction, restore_prediction
-from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job, Keys
 from ddpsim.simulation.run import Progress
 from ddpsim.units import format_count
 from ddpsim.workers.journal import JournalEntry
@@ -32,8 +31,8 @@ class KeptPoint:
     bound: Bound
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonPoint(PlacedJob):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonPoint(Job):
     """One row to be predicted.
 
     Attributes:
@@ -58,12 +57,7 @@ class ComparisonPoint(PlacedJob):
             InputError: as `predict`; and a figure that JSON lacks.
         """
         prediction = predict(
-            self.workload,
-            self.topology,
-            nodes=self.nodes,
-            gpus_per_node=self.gpus_per_node,
-            options=self.options,
-            calibration=self.calibration,
+            self,
             local_s=local_s(self.workload, self.options) if self.topology.compute_device != "cpu" else None,
             progress=progress,
             brief=True,
@@ -95,5 +89,5 @@ class ComparisonPoint(PlacedJob):
 def rows_task(points: Sequence[ComparisonPoint]) -> Task[ComparisonPoint]:
     """Return the rows of points as a task."""
     keys = Keys("compare")
-    known = [keys.of(*point.parts) for point in points]
+    known = [keys.of(point) for point in points]
     return Task(ComparisonPoint.entry, points, known, recall=ComparisonPoint.row)

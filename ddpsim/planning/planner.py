@@ -13,15 +13,14 @@ from ddpsim.planning.best_buckets import best_buckets
 from ddpsim.planning.bound import Bound
 from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.planning.host_bound import constants_in_force
-from ddpsim.planning.keys import Keys
 from ddpsim.planning.rows import AlternativePlan, PlanReport, PlanRow
 from ddpsim.planning.savings import Saving
 from ddpsim.planning.worth import Trial
 from ddpsim.prediction.kept import KeptPrediction, restore_prediction
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import take_names
-from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job, Keys
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import format_count
@@ -94,8 +93,8 @@ def plan(
     return report_of(model.source.name, cells, compute(task_of(cells), crew=crew_of(executor), progress=progress))
 
 
-@dataclass(frozen=True, slots=True)
-class Cell(PlacedJob):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell(Job):
     """One machine and node count of a plan, and all that its row rests on."""
 
     caps: Sequence[BucketCaps] | None
@@ -156,7 +155,7 @@ def cells_of(
     if caps is not None:
         check_given("caps", caps)
     return [
-        Cell(model.on(topology, options=options), topology, count, gpus_per_node, options, calibration, caps)
+        Cell(model.on(topology, options=options), topology, count, gpus_per_node, options, calibration, caps=caps)
         for topology, count in places
     ]
 
@@ -164,7 +163,7 @@ def cells_of(
 def task_of(cells: Sequence[Cell]) -> Task[Cell]:
     """Return the rows of cells as a task."""
     keys = Keys("plan")
-    return Task(Cell.entry, cells, [keys.of(*cell.parts, cell.caps) for cell in cells], recall=Cell.row)
+    return Task(Cell.entry, cells, [keys.of(cell, cell.caps) for cell in cells], recall=Cell.row)
 
 
 def report_of(name: str, cells: Sequence[Cell], entries: Sequence[JournalEntry]) -> PlanReport:

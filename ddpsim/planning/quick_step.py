@@ -12,9 +12,9 @@ from ddpsim.jobs.stages import parts_of
 from ddpsim.planning.best_buckets import rests_on_buckets
 from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.memory import Memory
-from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.topology.cluster import Topology
 from ddpsim.trace.metrics import summarise
@@ -71,7 +71,7 @@ def quick_step(machine: SearchMachine, asked: tuple[Workload, Options, float]) -
     if options.fidelity == "steps":
         options = replace(options, fidelity="flow")
     try:
-        job = PlacedJob(workload, machine.topology, machine.nodes, machine.gpus_per_node, options, machine.calibration)
+        job = Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, options, machine.calibration)
         run = SimulatedRun.of(job, brief=True)
         memory = run.memory()
         if memory is not None and memory.fits is False:

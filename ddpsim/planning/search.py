@@ -255,7 +255,9 @@ class SearchQuestion:
 
     def _cell(self, run: CandidateRun, quick: QuickStep) -> Cell:
         caps = () if quick.caps is None else (quick.caps,)
-        return Cell(run.workload, self.topology, self.nodes, self.gpus_per_node, run.options, self.calibration, caps)
+        return Cell(
+            run.workload, self.topology, self.nodes, self.gpus_per_node, run.options, self.calibration, caps=caps
+        )
 
 
 def _step_of_other(run: CandidateRun, known: Mapping[SearchCandidate, QuickStep]) -> QuickStep | None:

@@ -14,7 +14,6 @@ from ddpsim.markup import Markup
 from ddpsim.options.option import check_given
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.entries import entry_of, read_entry
-from ddpsim.planning.keys import Keys
 from ddpsim.planning.lost import without_each
 from ddpsim.prediction.document import check_prediction, flat
 from ddpsim.prediction.models import Model
@@ -22,6 +21,7 @@ from ddpsim.prediction.named import take_names
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job, Keys
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
@@ -69,12 +69,7 @@ class SweepRequest:
         # What a job rests on has no buckets, and one rank without DDP no nodes either.
         asked = str(replace(point.options, caps=BucketCaps(), plan=None))
         prediction = predict(
-            self.workload,
-            self.topology,
-            nodes=point.nodes,
-            gpus_per_node=self.gpus_per_node,
-            options=point.options,
-            calibration=self.calibration,
+            Job(self.workload, self.topology, point.nodes, self.gpus_per_node, point.options, self.calibration),
             local_s=self._local_s.get(asked),
             progress=progress,
             # A table shows no times of single iterations; those of ranks that go each their own way are not alike.

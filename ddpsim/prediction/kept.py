@@ -9,10 +9,10 @@ from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 from ddpsim.bucketing.assign import Bucket
 from ddpsim.bucketing.caps import TorchCall
 from ddpsim.doubts.doubt import Ends
-from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import build_prediction
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
+from ddpsim.simulation.job import Job
 from ddpsim.trace.metrics import Summary
 
 
@@ -73,7 +73,7 @@ class KeptPrediction:
         )
 
 
-def restore_prediction(kept: KeptPrediction, job: PlacedJob) -> Prediction:
+def restore_prediction(kept: KeptPrediction, job: Job) -> Prediction:
     """Return the prediction that was kept; its trace is simulated again where it is asked for.
 
     Args:

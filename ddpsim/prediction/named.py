@@ -11,6 +11,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
 from ddpsim.bucketing import BucketCaps
@@ -21,6 +22,7 @@ from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction import predict as simulated
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.declared import Cluster
 from ddpsim.topology.graph import Topology
@@ -180,7 +182,9 @@ _TAKEN: Mapping[str, Callable[[str, Any, str], Any]] = {
 
 _SHOWN = {
     "Workload | str | Model": "Workload | str",
+    "Workload | str | Model | Job": "Workload | str | Job",
     "Topology": "Topology | str",
+    "Topology | None": "Topology | str | None",
     "Calibration | None": "Calibration | str | None",
     "Sequence[str | Workload]": "Sequence[Workload | str] | Workload | str",
     "Sequence[Topology]": "Sequence[Topology | str] | Topology | str",
@@ -196,8 +200,8 @@ _SHOWN = {
 
 @take_names
 def predict(
-    workload: Workload | str | Model,
-    topology: Topology,
+    workload: Workload | str | Model | Job,
+    topology: Topology | None = None,
     *,
     nodes: int | None = None,
     gpus_per_node: int | None = None,
@@ -205,13 +209,12 @@ def predict(
     calibration: Calibration | None = None,
     band: bool = True,
     progress: Progress | None = None,
-    brief: bool = False,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`, at the pace of the GPUs there.
 
     Args:
         workload: put on the machine's own GPU where it can be estimated for it, as `Model` does; `options.keep_pace`
-            keeps its own. `Prediction.pace_kept` says which of both it was.
+            keeps its own. `Prediction.pace_kept` says which of both it was. Or a whole `Job`, and nothing more of it.
         topology: the machine.
         nodes: how many of its nodes; None is the machine's own number.
         gpus_per_node: ranks on the first so many GPUs of each node; None is all.
@@ -220,19 +223,20 @@ def predict(
         band: whether to tell the 80 % band and the doubts that it comes from. Without, a prediction takes half as
             long, and `low_s` and `high_s` are those of the simulated iterations alone.
         progress: called with iterations done and in all.
-        brief: whether to simulate no more iterations than tell the period, where all are alike.
 
     Raises:
         InputError: what cannot be, with the value, its place and the remedy.
     """
+    if isinstance(workload, Job):
+        if (topology, nodes, gpus_per_node, options, calibration) != (None,) * 5:
+            remedy = "change the job, e.g. `dataclasses.replace(job, nodes=4)`"
+            raise InputError("a `Job` is given, and more of a job beside it", place="workload", remedy=remedy)
+        asked = {each.name: getattr(workload, each.name) for each in fields(Job)}
+        return predict(**asked, band=band, progress=progress)
+    if topology is None:
+        raise InputError("no machine is given", place="topology", remedy=_MACHINE)
+    options = options or Options()
+    model = Model.of(workload, options).on(topology, options=options)
     return simulated.predict(
-        Model.of(workload, options).on(topology, options=options),
-        topology,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        options=options,
-        calibration=calibration,
-        band=band,
-        progress=progress,
-        brief=brief,
+        Job(model, topology, nodes, gpus_per_node, options, calibration), band=band, progress=progress
     )

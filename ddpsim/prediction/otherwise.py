@@ -17,6 +17,7 @@ from ddpsim.doubts.spreads import SLOW_HOST, SLOW_HOST_MEDIAN
 from ddpsim.prediction.predict import periods_under, predict
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation.communication import Assumptions
+from ddpsim.simulation.job import Job
 
 _MATTERS = 0.01
 """Share of a step from which on the other case is worth a word."""
@@ -54,16 +55,9 @@ def predict_other_reach(prediction: Prediction) -> ConditionalStep | None:
     if found is None:
         return None
     condition, setting, changed = found
-    step_s = predict(
-        prediction.workload,
-        changed,
-        nodes=prediction.nodes,
-        gpus_per_node=placement.all_gpus_per_node,
-        options=prediction.options,
-        calibration=prediction.calibration,
-        local_s=prediction.local_s,
-        brief=True,
-    ).step_s
+    gpus, options = placement.all_gpus_per_node, prediction.options
+    job = Job(prediction.workload, changed, prediction.nodes, gpus, options, prediction.calibration)
+    step_s = predict(job, local_s=prediction.local_s, brief=True).step_s
     moved = abs(step_s[0] / prediction.step_s[0] - 1)
     return ConditionalStep(condition, setting, step_s) if moved >= _MATTERS else None
 

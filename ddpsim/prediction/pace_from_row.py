@@ -12,6 +12,7 @@ from ddpsim.prediction.carry import Factors, retimed
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.graph import Topology
 from ddpsim.units import format_time
 from ddpsim.workload import Phase, Workload
@@ -58,16 +59,8 @@ def anchor_to_row(
 
     def predicted_s(factor: float) -> float:
         paced = scale_device_time(workload, factor)
-        return predict(
-            paced,
-            row.topology,
-            nodes=row.nodes,
-            gpus_per_node=row.gpus_per_node,
-            options=options,
-            calibration=calibration,
-            local_s=0.0,
-            band=False,
-        ).step_s[0]
+        job = Job(paced, row.topology, row.nodes, row.gpus_per_node, options or Options(), calibration)
+        return predict(job, local_s=0.0, band=False).step_s[0]
 
     least_s, most_s = predicted_s(_LEAST), predicted_s(_MOST)
     if not least_s < row.step_s < most_s:

@@ -13,15 +13,15 @@ from ddpsim.collectives.execute import find_correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends
-from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.prediction import AlternativeStep, Prediction
 from ddpsim.prediction.simulated_run import FEW_APART, SimulatedRun, is_settled, leave_out_repeated, shorten_run
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import trace_of
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.resolve import WARM_UP, ResolvedJob
 from ddpsim.simulation.run import Progress
-from ddpsim.topology.graph import Cluster, Placement
+from ddpsim.topology.graph import Placement
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.workload import Workload
 
@@ -36,13 +36,8 @@ _HALF = 0.5
 
 
 def predict(
-    workload: Workload,
-    topology: Cluster,
+    job: Job,
     *,
-    nodes: int | None = None,
-    gpus_per_node: int | None = None,
-    options: Options | None = None,
-    calibration: Calibration | None = None,
     local_s: float | None = None,
     band: bool = True,
     progress: Progress | None = None,
@@ -51,16 +46,11 @@ def predict(
     also: Also | None = None,
     like: ResolvedJob | None = None,
 ) -> Prediction:
-    """Predict the iteration latency of `workload` on `topology`.
+    """Predict the iteration latency of a job.
 
     Args:
-        workload: one rank's iteration without communication; its device's pace is kept on any topology. A GPU's on
-            a node without GPUs is replayed by timed layers (`single_clock`).
-        topology: the machine.
-        nodes: how many; None is the topology's own count.
-        gpus_per_node: the first so many of each node; None is all.
-        options: of the run; None is torch's defaults.
-        calibration: measured constants; None is the documented priors.
+        job: its workload keeps its device's pace on any machine. A GPU's on a node without GPUs is replayed by timed
+            layers (`single_clock`).
         local_s: one rank's period without DDP where it is known already; None simulates it.
         band: whether to tell what its doubts change; `with_band` does so afterwards.
         brief: whether to simulate no more iterations than tell the period, where all are alike.
@@ -72,13 +62,12 @@ def predict(
     Raises:
         InputError: as `simulate` and `Topology.place`.
     """
-    job = PlacedJob(workload, topology, nodes, gpus_per_node, options or Options(), calibration)
     run = SimulatedRun.of(job, brief=brief)
     trace = run.trace(progress, keep=band or keep, like=like)
     if local_s is None:
-        local_s = local_period_s(run.workload, run.options, progress, calibration, run.placement)
+        local_s = local_period_s(run.workload, run.options, progress, job.calibration, run.placement)
     prediction = build_prediction(run, summarise(trace), trace.plan, local_s)
-    return with_band(prediction, calibration, progress, keep=keep, also=also) if band else prediction
+    return with_band(prediction, job.calibration, progress, keep=keep, also=also) if band else prediction
 
 
 def build_prediction(run: SimulatedRun, summary: Summary, plan: BucketPlan, local_s: float) -> Prediction:

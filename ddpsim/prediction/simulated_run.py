@@ -15,7 +15,6 @@ from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.stages import parts_of
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.retiming.dependencies import Dependencies
 from ddpsim.retiming.prices import has_prices
 from ddpsim.retiming.retime import periods_s, run_again
@@ -24,6 +23,7 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import Simulated, plan_of, run_job, run_resolved, trace_of
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.job_run import JobRun, period_of
 from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, with_buckets
 from ddpsim.simulation.run import Progress
@@ -82,7 +82,7 @@ class SimulatedRun:
         return f"<SimulatedRun: {self.workload.name}, {self.placement!r}>"
 
     @classmethod
-    def of(cls, job: PlacedJob, *, brief: bool) -> SimulatedRun:
+    def of(cls, job: Job, *, brief: bool) -> SimulatedRun:
         """Return the run of a job.
 
         Raises:

@@ -11,6 +11,7 @@ from statistics import median
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 from studies.estimates import estimates_fit
@@ -75,7 +76,7 @@ def _predict(one_s: float, gpus: int) -> Prediction:
     """Return the step of so many devices, of one of which the step under DDP is known."""
     nodes = max(1, gpus // NODE)
     machine = load_topology(MACHINE)
-    return predict(_at(_alone_s(one_s)), machine, nodes=nodes, gpus_per_node=gpus // nodes, options=OPTIONS)
+    return predict(Job(_at(_alone_s(one_s)), machine, nodes=nodes, gpus_per_node=gpus // nodes, options=OPTIONS))
 
 
 def _at(one_s: float) -> Workload:

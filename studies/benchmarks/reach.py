@@ -24,6 +24,7 @@ from types import FrameType
 from ddpsim.bucketing import BucketCaps
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from studies.benchmarks.speed import CAPS, PLAN
@@ -64,10 +65,10 @@ def _made(cap_mib: float) -> tuple[Counter[str], int]:
 
     workload, machine = load_workload("resnet50"), load_topology("dgx-1v")
     options = Options(caps=BucketCaps(bucket_cap_mb_list=(cap_mib,)), iterations=1)
-    predict(workload, machine, options=options, band=False)
+    predict(Job(workload, machine, options=options), band=False)
     sys.setprofile(note)
     try:
-        found = predict(workload, machine, options=options, band=False)
+        found = predict(Job(workload, machine, options=options), band=False)
     finally:
         sys.setprofile(None)
     return made, len(found.plan.buckets)

@@ -10,6 +10,7 @@ from ddpexec.campaign.predicting import options
 from ddpexec.campaign.spec import network_topology
 from ddpexec.campaign.stages import stretch_workload, wire_s
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.workload.files import load_workload
 from studies.benchmarks.schemes import gain, parsed, written
 
@@ -23,7 +24,8 @@ def test_the_gap_to_torch_is_predicted_for_the_layers_that_are_run(tmp_path: Pat
     assert float(workload.forward.device_s.mean()) == pytest.approx(backward_s / 2)
     place = network_topology("ranks2", default.network)
     steps = [
-        predict(workload, place, options=options(each)).summary.iteration_s for each in (default, capped, scheduled)
+        predict(Job(workload, place, options=options(each))).summary.iteration_s
+        for each in (default, capped, scheduled)
     ]
     assert steps == sorted(steps, reverse=True)
     # One link, in order, against urgent first: the step is never shorter than forward and the wire, or backward.

@@ -19,12 +19,12 @@ from ddpsim.collectives.transport import Transport
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.operations import Operation
-from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.sensitivities import PERCENT, sensitivities_of
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation import job as simulation_job
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink
 from ddpsim.topology.dump import dump_topology
@@ -81,12 +81,9 @@ class Job:
     def _shortest_that_fits_s(self, part: float) -> float:
         """Return the shortest step of schemes that fit a GPU's memory, infinity where none does."""
         found = [
-            predict(
-                self.workload, self.topology, nodes=self.nodes, gpus_per_node=self.gpus, band=False,
-                options=replace(self.options, scheme=scheme),
-            )
+            predict(replace(self.asked, options=replace(self.options, scheme=scheme)), band=False)
             for scheme in (self.options.scheme, "ddp", "zero3")
-        ]  # fmt: skip
+        ]
         needs = [(each.memory, each.summary.iteration_s) for each in found]
         capacity = next((memory.step_bytes * part for memory, _ in needs if memory is not None), 0.0)
         fits = (
@@ -95,6 +92,11 @@ class Job:
             if memory is not None and replace(memory, capacity_bytes=int(capacity)).fits is not False
         )
         return min(fits, default=float("inf"))
+
+    @property
+    def asked(self) -> simulation_job.Job:
+        """What `predict` is asked."""
+        return simulation_job.Job(self.workload, self.topology, self.nodes, self.gpus, self.options)
 
     def __str__(self) -> str:
         asked = f"{self.options.scheme}, {self.options.algorithm}"
@@ -288,7 +290,7 @@ def percents_s(job: Job, same: Job) -> tuple[float, float]:
 def told_s(job: Job, same: Job) -> tuple[float, float]:
     """Return the step as `predict` tells it, and as `plan` does or a plan file of the same buckets, the farther off."""
     found = _predict(job)
-    planned = SimulatedRun.of(PlacedJob(job.workload, job.topology, job.nodes, job.gpus, job.options, None), brief=True)
+    planned = SimulatedRun.of(job.asked, brief=True)
     others = [planned.plan_and_period()[1]]
     if job.options.scheme == "ddp":
         others.append(_predict(replace(job, options=replace(job.options, plan=found.plan))).iteration_s)
@@ -296,15 +298,7 @@ def told_s(job: Job, same: Job) -> tuple[float, float]:
 
 
 def _predict(job: Job) -> Prediction:
-    return predict(
-        job.workload,
-        job.topology,
-        nodes=job.nodes,
-        gpus_per_node=job.gpus,
-        options=job.options,
-        band=False,
-        local_s=1.0,
-    )
+    return predict(job.asked, band=False, local_s=1.0)
 
 
 def rows_s(job: Job, same: Job) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from ddpsim.jobs.pipeline import Mapping, Pipeline
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.pipeline import Order
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import RooflineFactors
 from studies.accuracy.systems import machine
@@ -95,11 +96,13 @@ def _step_s(row: Row, workload: Workload, count: int) -> float:
         accumulate=1 if row.stages > 1 else count,
     )
     found = predict(
-        workload,
-        machine(cluster.machine),
-        nodes=max(1, row.gpus // PER_NODE),
-        gpus_per_node=min(PER_NODE, row.gpus),
-        options=options,
+        Job(
+            workload,
+            machine(cluster.machine),
+            nodes=max(1, row.gpus // PER_NODE),
+            gpus_per_node=min(PER_NODE, row.gpus),
+            options=options,
+        ),
         band=False,
         brief=True,
         local_s=1.0,

@@ -22,6 +22,7 @@ from ddpsim.planning.break_even import FASTEST
 from ddpsim.planning.codec_break_even import SCHEMES, codec_rows
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.link_rates import NIC, with_link_rate
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
@@ -106,10 +107,9 @@ def of_published(number: int) -> dict[str, Any]:
     wired = machine if case.rate is None else with_link_rate(machine, NIC, case.rate)
 
     def made(scheme: str) -> Any:
-        return predict(
-            load_workload(case.workload), wired, nodes=case.nodes, gpus_per_node=case.gpus,
-            options=Options(compression=scheme), band=False, brief=True,
-        )  # fmt: skip
+        asked = Options(compression=scheme)
+        job = Job(load_workload(case.workload), wired, case.nodes, case.gpus, options=asked)
+        return predict(job, band=False, brief=True)
 
     plain, coded = made("none"), made(case.scheme)
     ranks = case.nodes * case.gpus

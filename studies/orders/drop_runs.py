@@ -23,6 +23,7 @@ from ddpsim.files import json_text, write_whole
 from ddpsim.jobs.options import DropBuckets
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from studies.command import parser
@@ -47,7 +48,7 @@ def _predicted(workload: Path) -> list[dict[str, Any]]:
     for share, buckets in CASES:
         drop = dict.fromkeys(LAYERS, share) if share else {}
         options = Options(drop=drop, drop_buckets=buckets, iterations=ITERATIONS)
-        made = predict(load_workload(workload), load_topology(str(NETWORK)), nodes=2, options=options, band=False)
+        made = predict(Job(load_workload(workload), load_topology(str(NETWORK)), nodes=2, options=options), band=False)
         rows.append({"share": share, "buckets": buckets, "iteration_s": made.iteration_s})
     return rows
 

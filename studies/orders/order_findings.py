@@ -21,6 +21,7 @@ from ddpsim.orderbench import Bench, BenchMachine, bench
 from ddpsim.orderbench.generated import generate_trace, statistics_of
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.order_trace import OrderTrace, load_order_trace
@@ -100,13 +101,15 @@ def of_drop(task: tuple[DropBuckets, float]) -> dict[str, Any]:
     buckets, share = task
     drop = {f"encoder.layer.{layer}": share for layer in range(6, 12)}
     options = Options(drop=drop, drop_buckets=buckets, iterations=40)
-    found = predict(load_workload("bert-base"), load_topology("p3dn.24xlarge"), nodes=4, options=options, band=False)
+    found = predict(
+        Job(load_workload("bert-base"), load_topology("p3dn.24xlarge"), nodes=4, options=options), band=False
+    )
     return {"buckets": buckets, "share": share, "iteration_s": found.iteration_s, "local_s": found.local_s}
 
 
 def collected() -> dict[str, Any]:
     """Return everything that the page says, computed anew."""
-    whole = predict(load_workload("bert-base"), load_topology("p3dn.24xlarge"), nodes=4, band=False)
+    whole = predict(Job(load_workload("bert-base"), load_topology("p3dn.24xlarge"), nodes=4), band=False)
     tasks = [(name, ratio) for name in shipped.names("order trace") for ratio in RATIOS]
     drops = [(kind, share) for share in SHARES for kind in drop_runs.BUCKETS]
     with ProcessPoolExecutor(2) as pool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.replayed import add_jitter
@@ -34,7 +35,7 @@ def of_case(task: tuple[str, int, int]) -> dict[str, Any]:
     _, options, in_estimate = CASES[number]
     workload = add_jitter(load_workload(name), in_estimate)
     machine = load_topology(MACHINE)
-    made = predict(workload, machine, nodes=nodes, options=Options(**options), band=False)
+    made = predict(Job(workload, machine, nodes=nodes, options=Options(**options)), band=False)
     return {"workload": name, "nodes": nodes, "case": number, "iteration_s": made.iteration_s}
 
 

@@ -61,6 +61,7 @@ class Step:
         from ddpsim.bucketing import BucketCaps
         from ddpsim.prediction.predict import predict
         from ddpsim.simulation import Options
+        from ddpsim.simulation.job import Job
 
         nodes = -(-self.gpus // setup.GPUS_PER_SERVER)
         options = Options(
@@ -77,12 +78,14 @@ class Step:
         )
         workload = setup.workload(self.model, setup.batch_of(self.model, self.settings))
         made = predict(
-            workload,
-            setup.cluster(self.cluster, self.settings, self.backend),
-            nodes=nodes,
-            gpus_per_node=min(self.gpus, setup.GPUS_PER_SERVER),
-            options=options,
-            calibration=setup.constants(self.backend, nodes, self.settings),
+            Job(
+                workload,
+                setup.cluster(self.cluster, self.settings, self.backend),
+                nodes=nodes,
+                gpus_per_node=min(self.gpus, setup.GPUS_PER_SERVER),
+                options=options,
+                calibration=setup.constants(self.backend, nodes, self.settings),
+            ),
             local_s=None if self.gpus == 1 else 0.0,
             band=False,
             brief=True,

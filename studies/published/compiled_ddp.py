@@ -22,6 +22,7 @@ from ddpsim.collectives.constant import GIVEN
 from ddpsim.jobs.graph_cuts import GraphCuts
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 from ddpsim.workload.replayed import with_optimizer
@@ -97,10 +98,7 @@ def predicted(setting: Setting, *, left_out: bool = False) -> tuple[float, int]:
     """Return the step of the optimizer and the number of graphs; without what crosses a cut where `left_out`."""
     calibration = Calibration.priors("nccl").with_values(LEFT_OUT, source=GIVEN) if left_out else None
     job = predict(
-        workload(setting.batch),
-        load_topology(MACHINE),
-        options=options_of(setting),
-        calibration=calibration,
+        Job(workload(setting.batch), load_topology(MACHINE), options=options_of(setting), calibration=calibration),
         band=False,
     )
     cuts: GraphCuts | None = job.graph_cuts

@@ -10,6 +10,7 @@ from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.collectives.execute import make_transport
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation.job import Job
 from studies.accuracy.systems import machine
 from studies.published import gpu_systems
 from studies.published.gpu_systems import Row, System, calibration_of, cases
@@ -128,12 +129,14 @@ def prediction(
     """
     nodes, gpus = gpu_systems.place(system, row)
     return predict(
-        gpu_systems.workload(system, dtype, row),
-        machine(system.machine),
-        nodes=nodes,
-        gpus_per_node=gpus,
-        options=gpu_systems.options(system, row),
-        calibration=calibration,
+        Job(
+            gpu_systems.workload(system, dtype, row),
+            machine(system.machine),
+            nodes=nodes,
+            gpus_per_node=gpus,
+            options=gpu_systems.options(system, row),
+            calibration=calibration,
+        ),
         band=band,
         local_s=None if local else 1.0,
         brief=True,

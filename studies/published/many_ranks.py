@@ -23,6 +23,7 @@ from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.jobs.representatives import RankKind
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
@@ -164,11 +165,13 @@ def predicted_s(one: Series, one_s: float, gpus: int, calibration: Calibration |
     """Return the predicted step of `one` on `gpus` GPUs, at a pace of `one_s` a step."""
     cluster = one.cluster
     found = predict(
-        one.workload(one_s),
-        machine(cluster.machine),
-        nodes=gpus // 8,
-        options=Options(scheme=cluster.scheme),
-        calibration=calibration,
+        Job(
+            one.workload(one_s),
+            machine(cluster.machine),
+            nodes=gpus // 8,
+            options=Options(scheme=cluster.scheme),
+            calibration=calibration,
+        ),
         band=False,
         local_s=1.0,
         brief=True,

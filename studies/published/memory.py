@@ -11,6 +11,7 @@ from ddpexec.capturing.estimate import estimate_step
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from studies.published.gpu_steps import prediction
 from studies.published.gpu_systems import cases, system_named
@@ -70,7 +71,7 @@ may not.
 def row(what: str, size: Size, batch: int, precision: str, ddp: bool, published: float, source: str) -> str:
     """Return one line of the table."""
     workload = estimate_step(partial(training, size, batch, precision), "H100")
-    memory = predict(workload, load_topology("dgx-h100"), options=Options(gradient_as_bucket_view=True)).memory
+    memory = predict(Job(workload, load_topology("dgx-h100"), options=Options(gradient_as_bucket_view=True))).memory
     assert memory is not None
     bytes_ = memory.step_bytes
     if not ddp:  # no bucket keeps the gradients alive while backward begins

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import median
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
@@ -21,6 +20,7 @@ from ddpsim.doubts.collectives import factors
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import NodeGroup
 from ddpsim.topology.node import NodeTemplate
@@ -127,12 +127,10 @@ def _predicted(job: Workload, placement: Placement) -> tuple[float, float]:
         algorithm,
     )
     own = replace(Calibration.priors("nccl"), curves=(curve,))
-    of_job = partial(
-        predict, job, placement.topology, nodes=placement.nodes, gpus_per_node=placement.gpus_per_node, band=False
-    )
-    bare = of_job()
-    from_rows = of_job(options=Options(algorithm=algorithm), calibration=own)
-    return bare.iteration_s, from_rows.iteration_s
+    bare = Job(job, placement.topology, placement.nodes, placement.gpus_per_node)
+    from_rows = replace(bare, options=Options(algorithm=algorithm), calibration=own)
+    bare_s, from_rows_s = (predict(each, band=False).iteration_s for each in (bare, from_rows))
+    return bare_s, from_rows_s
 
 
 def _rows() -> Mapping[tuple[int, int, str], float]:

@@ -13,6 +13,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
@@ -117,12 +118,14 @@ class Predictor:
             scale_compute=self._medians[Case(case.model, 0)].middle / work_s,
         )
         prediction = predict(
-            workload,
-            self._topology,
-            nodes=max(1, case.gpus // 8),
-            gpus_per_node=min(8, max(1, case.gpus)),
-            options=options,
-            calibration=priors.with_values({f"nccl.ddp.{k}": v for k, v in constants.items()}, source="fitted"),
+            Job(
+                workload,
+                self._topology,
+                nodes=max(1, case.gpus // 8),
+                gpus_per_node=min(8, max(1, case.gpus)),
+                options=options,
+                calibration=priors.with_values({f"nccl.ddp.{k}": v for k, v in constants.items()}, source="fitted"),
+            ),
             local_s=None if case.gpus == 0 else work_s,
             band=False,
             brief=True,

@@ -16,6 +16,7 @@ from statistics import fmean, median
 from ddpsim.jobs.representatives import expected_largest
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from studies.accuracy.systems import machine
 from studies.command import parser
 from studies.published.many_ranks import ALIKE, Loss, Series, judging, losses, series, slowest
@@ -52,10 +53,12 @@ def collectives(one: Series) -> int:
     """Return how many collectives a step of `one` has."""
     fewest = min(one.measured_s)
     found = predict(
-        one.workload(one.measured_s[fewest]),
-        machine(one.cluster.machine),
-        nodes=fewest // 8,
-        options=Options(scheme=one.cluster.scheme),
+        Job(
+            one.workload(one.measured_s[fewest]),
+            machine(one.cluster.machine),
+            nodes=fewest // 8,
+            options=Options(scheme=one.cluster.scheme),
+        ),
         band=False,
         local_s=1.0,
         brief=True,

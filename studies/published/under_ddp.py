@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.cluster import Topology
 from ddpsim.workload import Workload
 
@@ -33,4 +34,6 @@ def alone_s(under_s: float, world_of_one_s: Callable[[float], float]) -> float:
 
 def world_of_one_s(workload: Workload, machine: Topology, options: Options) -> float:
     """Return what one GPU is predicted to take under DDP, whose hooks and copies it has and no other rank."""
-    return predict(workload, machine, nodes=1, gpus_per_node=1, options=options, local_s=1.0, brief=True).iteration_s
+    return predict(
+        Job(workload, machine, nodes=1, gpus_per_node=1, options=options), local_s=1.0, brief=True
+    ).iteration_s

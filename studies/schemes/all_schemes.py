@@ -17,6 +17,7 @@ from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import GIB, MIB
 from ddpsim.workload.files import load_workload
@@ -81,10 +82,9 @@ class Cell:
 def _predicted(cell: Cell) -> Prediction:
     nodes, _ = MACHINES[cell.machine]
     return predict(
-        load_workload(cell.workload),
-        load_topology(cell.machine),
-        nodes=nodes,
-        options=Options(scheme=cell.scheme),
+        Job(
+            load_workload(cell.workload), load_topology(cell.machine), nodes=nodes, options=Options(scheme=cell.scheme)
+        ),
         band=False,
         brief=True,
     )

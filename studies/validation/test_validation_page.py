@@ -15,6 +15,7 @@ from ddpexec.campaign.report import MEASURES
 from ddpexec.campaign.spec import Configuration
 from ddpsim.errors import InputError
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from studies.validation.evidence import Evidence, Recorded, load
 from studies.validation.factors import by_factor, factors
 from studies.validation.round_robin import gains
@@ -40,8 +41,8 @@ def test_predictions_are_older_than_the_runs_and_follow_from_what_is_kept(eviden
 def test_a_change_of_the_model_moves_todays_column_alone(
     evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slower(workload: Any, *rest: Any, **options: Any) -> Any:
-        made = predict(workload, *rest, **options)
+    def slower(job: Job) -> Any:
+        made = predict(job)
         return replace(made, summary=replace(made.summary, iteration_s=2 * made.summary.iteration_s))
 
     monkeypatch.setattr(predicting, "predict", slower)

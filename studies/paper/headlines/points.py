@@ -110,16 +110,19 @@ class Job:
         """Return the mean iteration, one GPU's alone, the communication that is exposed, and the samples a second."""
         from ddpsim.prediction.predict import predict
         from ddpsim.simulation import Options
+        from ddpsim.simulation.job import Job
 
         options = Options(
             scheme=self.scheme, algorithm=self.algorithm, accumulate=self.accumulate, backend="nccl", sync="last"
         )
         made = predict(
-            step_of(self.model, self.gpu, self.batch, self.step_s, self.precision),
-            self.machine.cluster(),
-            nodes=self.machine.nodes,
-            gpus_per_node=self.machine.gpus if self.machine.gpu else None,
-            options=options,
+            Job(
+                step_of(self.model, self.gpu, self.batch, self.step_s, self.precision),
+                self.machine.cluster(),
+                nodes=self.machine.nodes,
+                gpus_per_node=self.machine.gpus if self.machine.gpu else None,
+                options=options,
+            ),
             band=False,
             brief=True,
         )

@@ -15,6 +15,7 @@ from torch import nn
 from ddpexec.capturing.estimate import estimate_step
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 from tests.ddpexec.capturing import gpt2_steps
@@ -73,7 +74,7 @@ def measured_bytes(make: Callable[..., Made], view: bool) -> int:
 
 
 def estimated_bytes(workload: Workload, *, view: bool = False) -> int:
-    memory = predict(workload, load_topology("dgx-h100"), options=Options(gradient_as_bucket_view=view)).memory
+    memory = predict(Job(workload, load_topology("dgx-h100"), options=Options(gradient_as_bucket_view=view))).memory
     assert memory is not None
     return memory.step_bytes
 
@@ -107,6 +108,6 @@ def test_the_demos_own_model_is_counted_without_real_tensors_or_warnings() -> No
     notes: list[str] = []
     workload = estimate_step("ddpexec.demo.own_model:make_training", "V100", note=notes.append)
     assert (workload.precision, notes) == ("amp", [])
-    memory = predict(workload, load_topology("dgx-1v"), band=False).memory
+    memory = predict(Job(workload, load_topology("dgx-1v")), band=False).memory
     assert memory is not None
     assert memory.fits

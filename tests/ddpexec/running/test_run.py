@@ -15,6 +15,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_rank, write_trace
 from ddpsim.trace.metrics import summarise
@@ -207,7 +208,9 @@ def test_a_run_reduces_after_the_last_micro_batch_or_after_each_as_predicted() -
         assert [it.synced for it in trace.iterations] == reducing, implementation
         assert [it.stepped for it in trace.iterations] == [False, False, True] * 2
         predicted = predict(
-            workload, LOOPBACK, gpus_per_node=2, options=Options(caps=CAPS, accumulate=3, sync=sync, backend="gloo")
+            Job(
+                workload, LOOPBACK, gpus_per_node=2, options=Options(caps=CAPS, accumulate=3, sync=sync, backend="gloo")
+            )
         )
         simulated = predicted.trace.of_rank(0)
         for real, told in zip(trace.iterations, simulated, strict=True):

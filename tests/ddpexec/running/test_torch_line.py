@@ -18,6 +18,7 @@ from ddpsim.jobs.torch_line import caps_giving
 from ddpsim.planning.planner import plan
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from tests.ddpexec.groups import ranks
 from tests.ddpsim.simulation.builders import named, workload
@@ -67,7 +68,7 @@ def trained(rank, line, missing, iterations=4):
 
 
 def predicted(source, **options):
-    return predict(source, LOOPBACK, gpus_per_node=2, options=Options(**options))
+    return predict(Job(source, LOOPBACK, gpus_per_node=2, options=Options(**options)))
 
 
 @pytest.mark.parametrize("missing", [(), (2,), (0, 7), (1, 2, 3)])

@@ -11,13 +11,14 @@ from ddpsim.chakra.schema import NodeType, Tensors, TraceNode, decode, encode
 from ddpsim.chakra.steps import PARAMETERS
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from tests.ddpsim.chakra.wire import ALL_GATHER, BROADCAST, COLL, COMP, METADATA, RECV, REDUCE_SCATTER, SEND, read_trace
 
 SCHEMES = ["ddp", "priority:4MiB", "dear", "fsdp2", "hsdp:8", "zero1"]
 
 
 def predicted(workload, machine="dgx-1v", nodes=2, **options):
-    return predict(workload, load_topology(machine), nodes=nodes, options=Options(**options), band=False)
+    return predict(Job(workload, load_topology(machine), nodes=nodes, options=Options(**options)), band=False)
 
 
 def written(prediction, folder: Path):

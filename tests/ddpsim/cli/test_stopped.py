@@ -131,7 +131,7 @@ def test_what_other_options_or_another_version_made_is_not_taken(
     assert "note: 0 of 4 " in other.err
 
     partial.write_bytes(kept)
-    monkeypatch.setattr("ddpsim.planning.keys.__version__", f"{__version__}.post1")
+    monkeypatch.setattr("ddpsim.simulation.job.__version__", f"{__version__}.post1")
     newer = ddpsim(*words, "--json")
     assert "note: 0 of 4 " in newer.err
     monkeypatch.undo()
@@ -164,10 +164,10 @@ def test_a_lost_worker_leaves_the_other_rows_and_the_rest_is_computed_later(
     words = ("compare", "--workload", tiny, "--topology", "dgx-1v", "--nodes", "1,2,3,4", "--workers", 2, "-o", out)
     predict = comparison_point.predict
 
-    def deadly(*arguments: Any, **given: Any) -> Any:
-        if given["nodes"] == 3:
+    def deadly(job: Any, **given: Any) -> Any:
+        if job.nodes == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-        return predict(*arguments, **given)
+        return predict(job, **given)
 
     monkeypatch.setattr(comparison_point, "predict", deadly)
     lost = ddpsim(*words)

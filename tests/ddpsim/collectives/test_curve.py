@@ -19,6 +19,7 @@ from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from tests.ddpsim.collectives.shaped import shaped
@@ -173,9 +174,7 @@ def test_a_bucket_of_a_row_takes_the_row_and_the_start_on_an_idle_stream(fidelit
     model = workload(device="H100", gradients=4, size=1 << 16)
     size = sum(each.size_bytes for each in model.parameters)
     curve = Curve(machine.fingerprint(), 2, 8, (CurvePoint(size // 2, 1e-3), CurvePoint(size, 0.9e-3)))
-    found = predict(
-        model, machine, nodes=2, options=Options(overlap="off", fidelity=fidelity), band=False,  # type: ignore[arg-type]
-        calibration=replace(priors, curves=(curve,)),
-    )  # fmt: skip
+    options, calibration = Options(overlap="off", fidelity=fidelity), replace(priors, curves=(curve,))
+    found = predict(Job(model, machine, nodes=2, options=options, calibration=calibration), band=False)
     [bucket] = found.summary.buckets
     assert bucket.finished_s - bucket.moving_s == pytest.approx(0.9e-3 + priors["nccl.isolated_s"], rel=1e-6)

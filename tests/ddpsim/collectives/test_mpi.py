@@ -19,6 +19,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.units import MIB
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import shaped
@@ -156,7 +157,7 @@ def test_what_is_not_modelled_is_refused() -> None:
 def test_a_step_over_mpi_is_predicted_with_one_collective_at_a_time() -> None:
     machine, model = load_topology("lab-flat"), load_workload("resnet50")
     over = {
-        backend: predict(model, machine, nodes=4, options=Options(backend=backend), band=False)
+        backend: predict(Job(model, machine, nodes=4, options=Options(backend=backend)), band=False)
         for backend in ("mpi", "gloo")
     }
     assert over["mpi"].trace.backend == "mpi"

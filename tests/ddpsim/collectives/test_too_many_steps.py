@@ -7,6 +7,7 @@ import pytest
 from ddpsim import InputError, Options, load_topology, load_workload
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from tests.ddpsim.collectives.groups import group_on
 
 MIB = 1 << 20
@@ -39,5 +40,5 @@ def test_a_run_is_counted_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("ddpsim.collectives.execute.carry_out", lambda *given: started.append(given))
     monkeypatch.setattr("ddpsim.collectives.schedules.MOST_TRANSFERS", 3_000)
     with pytest.raises(InputError, match=r"the run's collectives have.* single transfers, at most 3,000 "):
-        predict(load_workload("resnet50"), load_topology("dgx-1v"), options=Options(fidelity="steps"))
+        predict(Job(load_workload("resnet50"), load_topology("dgx-1v"), options=Options(fidelity="steps")))
     assert started == []

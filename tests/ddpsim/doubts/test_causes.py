@@ -14,6 +14,7 @@ from ddpsim.doubts.constants import doubt_of
 from ddpsim.doubts.spreads import DDP_HOST, PACE
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band, predict
+from ddpsim.simulation.job import Job
 from ddpsim.workload.anchors import MEASURED_ON, TERM_SHARES, Anchor
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import gpu_named
@@ -53,9 +54,9 @@ def test_a_step_that_was_given_is_known_whatever_fills_it():
     shape = ModelShape.of(MODEL, load_workload("resnet50").operators)
     for step_s in (0.03, 0.1, 0.2):
         given = estimate(shape, gpu_named("V100"), "fp32", known(Anchor("step", step_s)))
-        alone = predict(given, MACHINE, gpus_per_node=1, options=Options(comm="noop"))
+        alone = predict(Job(given, MACHINE, gpus_per_node=1, options=Options(comm="noop")))
         assert alone.local_s == pytest.approx(step_s, rel=0.02)
-        together = predict(given, MACHINE)
+        together = predict(Job(given, MACHINE))
         assert together.low_s >= alone.local_s * math.exp(PACE["measured"].low) * 0.999
         assert "host launches" not in {doubt.name for doubt in together.doubts} or step_s > 0.1
 
@@ -104,7 +105,7 @@ def test_a_constant_that_was_measured_or_given_leaves_the_doubt_of_priors():
 
 def test_a_step_on_one_gpu_is_as_unsure_as_its_pace():
     bound = replace(MODEL, estimated=False, synchronises=())
-    found = predict(bound, MACHINE, gpus_per_node=1)
+    found = predict(Job(bound, MACHINE, gpus_per_node=1))
     [pace] = [doubt for doubt in found.doubts if doubt.name == "captured pace"]
     work_s = sum(float(phase.device_s[0]) for phase in (bound.forward, bound.backward, bound.optimizer))
     assert pace.high - found.iteration_s == pytest.approx(work_s * math.expm1(PACE["captured"].high), rel=0.02)
@@ -112,7 +113,7 @@ def test_a_step_on_one_gpu_is_as_unsure_as_its_pace():
 
 
 def test_a_gain_is_compared_under_the_same_draws():
-    default = predict(MODEL, MACHINE, nodes=2)
+    default = predict(Job(MODEL, MACHINE, nodes=2))
     low, high = gain_band(default, default)
     assert (low, high) == (0.0, 0.0)
     shorter = replace(
@@ -124,10 +125,10 @@ def test_a_gain_is_compared_under_the_same_draws():
 
 
 def test_doubts_move_no_central_prediction_and_steps_are_doubted_by_flows():
-    bare = predict(MODEL, MACHINE, nodes=2, band=False)
-    full = predict(MODEL, MACHINE, nodes=2)
+    bare = predict(Job(MODEL, MACHINE, nodes=2), band=False)
+    full = predict(Job(MODEL, MACHINE, nodes=2))
     assert (bare.iteration_s, bare.doubts) == (full.iteration_s, ())
-    steps = predict(MODEL, MACHINE, gpus_per_node=2, options=Options(fidelity="steps"))
+    steps = predict(Job(MODEL, MACHINE, gpus_per_node=2, options=Options(fidelity="steps")))
     assert steps.low_s < steps.iteration_s < steps.high_s
 
 

@@ -10,6 +10,7 @@ from ddpsim import Calibration, Options, load_workload
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.collisions import collisions
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.topology.dump import document_of
 from ddpsim.topology.spec import parse_topology, topology_from_document
 from ddpsim.units import MIB
@@ -57,7 +58,7 @@ def test_predictions_carry_it_with_one_side() -> None:
     [doubt] = [each for each in doubts_of(model, placement, Options(), None, SIZES) if each.name == NAME]
     assert doubt.low is None
     told, untold = (
-        predict(model, each) for each in (topology, parse_topology(machine(routing=", routing: adaptive"), "m"))
+        predict(Job(model, each)) for each in (topology, parse_topology(machine(routing=", routing: adaptive"), "m"))
     )
     assert NAME in {each.name for each in told.doubts}
     assert NAME not in {each.name for each in untold.doubts}

@@ -11,6 +11,7 @@ from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.devices import far_from_nics
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.topology.far_gpus import farthest_from_nics
 from ddpsim.topology.graph import Placement
 from ddpsim.units import GIB, MIB
@@ -51,8 +52,8 @@ def test_it_is_a_doubt_with_one_side_that_predictions_carry() -> None:
     [doubt] = [d for d in doubts_of(model, placement, Options(), None, SIZES) if d.name == "GPUs far from the NIC"]
     assert doubt.low is None
     assert "visible_devices" in doubt.remedy
-    assert "GPUs far from the NIC" in {d.name for d in predict(model, MACHINE, gpus_per_node=2).doubts}
-    assert "GPUs far from the NIC" not in {d.name for d in predict(model, FAR, gpus_per_node=2).doubts}
+    assert "GPUs far from the NIC" in {d.name for d in predict(Job(model, MACHINE, gpus_per_node=2)).doubts}
+    assert "GPUs far from the NIC" not in {d.name for d in predict(Job(model, FAR, gpus_per_node=2)).doubts}
     covering = replace(Calibration.priors("nccl"), residual_low=-0.1, residual_high=0.1)
     assert "GPUs far from the NIC" not in {d.name for d in doubts_of(model, placement, Options(), covering, SIZES)}
     assert "GPUs far from the NIC" not in {

@@ -7,6 +7,7 @@ from ddpsim.planning.break_even import HIDDEN, Search, check_bound
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.topology.link_rates import with_link_rate
 from ddpsim.units import format_time
 
@@ -24,7 +25,7 @@ def advice(row):
 
 
 def step(rate, **given):
-    return predict(load_workload("resnet50"), with_link_rate(MACHINE, "nic", rate), band=False, **given)
+    return predict(Job(load_workload("resnet50"), with_link_rate(MACHINE, "nic", rate), **given), band=False)
 
 
 @pytest.mark.needs("minutes")
@@ -50,15 +51,15 @@ def test_the_node_count_is_the_last_that_keeps_the_efficiency(row):
     assert (found.low or 1) <= nodes <= (found.high or 1024)
 
     def efficiency(count):
-        return predict(load_workload("resnet50"), MACHINE, nodes=count, band=False).scaling_efficiency
+        return predict(Job(load_workload("resnet50"), MACHINE, nodes=count), band=False).scaling_efficiency
 
     assert efficiency(nodes) >= 0.9 - 0.005
     assert efficiency(2 * nodes) < 0.9
 
 
 def test_ranks_that_fit_a_machine_are_cheaper_there(advice, row):
-    together = predict(load_workload("resnet50"), MACHINE, nodes=1, band=False).iteration_s
-    apart = predict(load_workload("resnet50"), MACHINE, nodes=2, gpus_per_node=4, band=False).iteration_s
+    together = predict(Job(load_workload("resnet50"), MACHINE, nodes=1), band=False).iteration_s
+    apart = predict(Job(load_workload("resnet50"), MACHINE, nodes=2, gpus_per_node=4), band=False).iteration_s
     assert advice.apart.together_s == pytest.approx(together, rel=1e-6)
     assert advice.apart.apart_s == pytest.approx(apart, rel=1e-6)
     assert advice.apart.cost[0] == pytest.approx(1 - together / apart, rel=1e-6)
@@ -69,7 +70,7 @@ def test_no_sync_saves_more_the_more_steps_it_spans(advice, row):
     saved = [each.saving[0] for each in advice.accumulating]
     assert saved == sorted(saved)
     options = Options(accumulate=4)
-    local = predict(load_workload("resnet50"), MACHINE, nodes=4, options=options, band=False).iteration_s
+    local = predict(Job(load_workload("resnet50"), MACHINE, nodes=4, options=options), band=False).iteration_s
     assert saved[1] == pytest.approx(1 - local / row.prediction.iteration_s, rel=1e-3)
 
 
@@ -93,7 +94,7 @@ def test_what_is_sure_is_sure_of_the_band_there():
     found = Search(row, None).nodes(0.7)
 
     def band(count):
-        return efficiency_of(predict(load_workload("resnet50"), MACHINE, nodes=count))
+        return efficiency_of(predict(Job(load_workload("resnet50"), MACHINE, nodes=count)))
 
     assert found.low is not None
     assert found.high is not None

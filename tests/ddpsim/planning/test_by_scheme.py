@@ -13,6 +13,7 @@ from ddpsim.cli.scheme_text import text
 from ddpsim.planning.by_scheme import SchemeChoice, SchemeReport, SchemeRow, choose
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import schemes_named
+from ddpsim.simulation.job import Job
 
 WORKLOAD = load_workload("gpt2-small@v100-fp32-b8")
 SCHEMES = ["ddp", "fsdp2:noreshard,gather=bf16", "hsdp:8"]
@@ -27,7 +28,7 @@ def test_each_row_is_what_predict_says_of_its_scheme(report: SchemeReport) -> No
     [choice] = report.choices
     assert [row.scheme for row in choice.rows] == SCHEMES
     for row in choice.rows:
-        alone = predict(WORKLOAD, load_topology("dgx-1v"), nodes=2, options=Options(scheme=row.scheme), band=False)
+        alone = predict(Job(WORKLOAD, load_topology("dgx-1v"), nodes=2, options=Options(scheme=row.scheme)), band=False)
         assert row.prediction.iteration_s == pytest.approx(alone.iteration_s)
         document = row.document()
         assert document["scheme"] == row.scheme

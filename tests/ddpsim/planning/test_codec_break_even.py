@@ -7,6 +7,7 @@ import pytest
 from ddpsim import Calibration, Options, load_topology, load_workload
 from ddpsim.planning.codec_break_even import codec_rows
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.topology.link_rates import NIC, with_link_rate
 
 MLP, LAB = load_workload("mlp"), load_topology("lab-flat")
@@ -15,7 +16,9 @@ MLP, LAB = load_workload("mlp"), load_topology("lab-flat")
 def step_s(rate, scheme, calibration=None):
     wired = with_link_rate(LAB, NIC, rate)
     options = Options(compression=scheme)
-    return predict(MLP, wired, nodes=4, options=options, calibration=calibration, band=False, brief=True).iteration_s
+    return predict(
+        Job(MLP, wired, nodes=4, options=options, calibration=calibration), band=False, brief=True
+    ).iteration_s
 
 
 def test_steps_are_equal_at_the_break_even_and_the_band_holds_it():

@@ -8,6 +8,7 @@ from ddpsim.planning.goal import RateGoal
 from ddpsim.planning.prices import Price
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.topology.link_rates import with_link_rate
 
 PRICES = {"dgx-1v": Price(10.0, "USD", "2026-11-22"), "dgx-a100": Price(30.0, "USD", "2026-11-22")}
@@ -25,7 +26,7 @@ def test_rows_are_predictions_of_each_machine_and_node_count(found):
     model = Model.of("vgg16")
     for row in found.rows:
         machine = load_topology(row.machine)
-        alone = predict(model.on(machine), machine, nodes=row.nodes)
+        alone = predict(Job(model.on(machine), machine, nodes=row.nodes))
         assert row.prediction.iteration_s == pytest.approx(alone.iteration_s, rel=1e-6)
         assert row.step_s[1:] == pytest.approx((alone.low_s, alone.high_s), rel=1e-3)
         assert row.prediction.local_s == alone.local_s
@@ -69,7 +70,7 @@ def test_a_goal_that_nothing_meets_names_what_comes_nearest():
 def test_a_rate_of_a_link_is_the_machine_with_that_link():
     rates = [("nic", 1.25e9), ("nic", 12.5e9)]
     found = compare(["vgg16@recorded"], ["p3.16xlarge", "gh200-quad"], nodes=(2,), link_rates=rates)
-    alone = predict(load_workload("vgg16"), with_link_rate(load_topology("p3.16xlarge"), "nic", 1.25e9), nodes=2)
+    alone = predict(Job(load_workload("vgg16"), with_link_rate(load_topology("p3.16xlarge"), "nic", 1.25e9), nodes=2))
     assert found.rows[0].prediction.iteration_s == pytest.approx(alone.iteration_s, rel=1e-6)
     assert found.rows[0].link_rate == 1.25e9
     assert found.rows[0].bound.link == "nic0-network"

@@ -22,6 +22,7 @@ from ddpsim.schedules.pipeline import (
     work_of,
     works_of,
 )
+from ddpsim.simulation.job import Job
 from ddpsim.workload import Workload
 from tests.ddpsim.simulation.builders import ALIKE, named, workload
 
@@ -76,7 +77,7 @@ def test_interleaved_stages_compute_everything_once_and_idle_less(ranks: int, mi
 def step_of(gpus: int, given: Pipeline, source: Workload = SMALL) -> PipelineStep:
     machine = load_topology("dgx-1v")
     options = Options(pipeline=given, scheme="ddp" if given.gradients == "ddp" else "flat")
-    made = predict(source, machine, nodes=1, gpus_per_node=gpus, options=options, calibration=ALIKE, band=False)
+    made = predict(Job(source, machine, nodes=1, gpus_per_node=gpus, options=options, calibration=ALIKE), band=False)
     return pipeline_step(made, given)
 
 

@@ -13,6 +13,7 @@ from ddpsim.planning.best_buckets import TELLING, TriedBuckets, pipeline_plan
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.worth import WORTH_IT, arguments_of, format_gain
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from tests.ddpsim.simulation.builders import workload
 
 LOOPBACK = load_topology("loopback")
@@ -26,9 +27,9 @@ def test_a_plan_is_never_slower_than_the_default_or_any_uniform_cap():
     document = row.document()
     assert row.best.iteration_s <= row.default.iteration_s
     assert all(row.best.iteration_s <= seconds * (1 + TELLING) for _, seconds in row.sweep)
-    listed = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=pipeline_plan(row.default)))
+    listed = predict(Job(source, LOOPBACK, gpus_per_node=4, options=Options(plan=pipeline_plan(row.default))))
     assert row.best.iteration_s <= listed.iteration_s * (1 + 2 * TELLING)
-    again = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=row.best.plan))
+    again = predict(Job(source, LOOPBACK, gpus_per_node=4, options=Options(plan=row.best.plan)))
     assert again.iteration_s == pytest.approx(row.best.iteration_s)
     assert document["torch"].startswith("DistributedDataParallel(model")
     assert document["gain"] == pytest.approx(1 - document["iteration_s"] / document["default_iteration_s"])
@@ -56,15 +57,15 @@ def firm(row):
 def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, seconds, gain_low, advised):
     source = workload(gradients=8)
     big = replace(source, parameters=tuple(replace(p, shape=(4_000_000,)) for p in source.parameters))
-    model = predict(big, LOOPBACK, gpus_per_node=2)
+    model = predict(Job(big, LOOPBACK, gpus_per_node=2))
     listed = custom_plan(source.parameters, [(7, 6, 5), (4, 3, 2, 1, 0)])
 
     def seconds_of(caps, plan):
         return seconds.get("list" if plan else caps.bucket_cap_mb, 1.0)
 
-    def one(*arguments, options, **kept):
-        iteration_s = seconds_of(options.caps, options.plan)
-        return replace(model, options=options, summary=replace(model.summary, iteration_s=iteration_s))
+    def one(job, **kept):
+        iteration_s = seconds_of(job.options.caps, job.options.plan)
+        return replace(model, options=job.options, summary=replace(model.summary, iteration_s=iteration_s))
 
     def tried(run, like, known, caps, plan=None, **kept):
         return TriedBuckets(caps, plan, model.plan, seconds_of(caps, plan))
@@ -96,7 +97,7 @@ def test_where_the_default_is_kept_the_text_says_what_the_fastest_tried_would_sa
 
 def test_the_pipeline_plan_covers_every_gradient_in_arrival_order():
     source = workload(gradients=40, size=500_000, backward=0.1)
-    default = predict(source, LOOPBACK, gpus_per_node=4)
+    default = predict(Job(source, LOOPBACK, gpus_per_node=4))
     found = pipeline_plan(default)
     assert [index for group in found.groups() for index in group] == list(range(39, -1, -1))
 
@@ -115,7 +116,7 @@ def test_where_torch_never_rebuilds_the_line_to_paste_says_so_and_gives_the_plan
 
 
 def test_the_pipeline_plan_is_of_the_algorithm_asked_for():
-    default = predict(load_workload("resnet50@v100-fp32-b32"), load_topology("dgx-1v"), nodes=4)
+    default = predict(Job(load_workload("resnet50@v100-fp32-b32"), load_topology("dgx-1v"), nodes=4))
     forced = replace(default, options=replace(default.options, algorithm="gather-broadcast"))
     assert pipeline_plan(forced).groups() != pipeline_plan(default).groups()
 
@@ -148,7 +149,8 @@ def test_a_row_says_which_part_of_its_gain_hidden_communication_has(monkeypatch)
     [row] = plan(load_workload("bert-large"), [load_topology("dgx-a100")], nodes=[1]).rows
     free = remove_overlap_costs("nccl", None)
     ends = [
-        predict(p.workload, p.topology, nodes=1, options=p.options, calibration=free) for p in (row.default, row.best)
+        predict(Job(p.workload, p.topology, nodes=1, options=p.options, calibration=free))
+        for p in (row.default, row.best)
     ]
     without = 1 - ends[1].iteration_s / ends[0].iteration_s
     assert row.gain_from_hidden_comm == pytest.approx(row.best_gain[0] - without, abs=1e-6)
@@ -169,7 +171,7 @@ def test_a_row_says_which_part_of_its_gain_hidden_communication_has(monkeypatch)
 def test_what_is_advised_has_the_band_of_its_own_prediction():
     source = workload(gradients=40, size=500_000, backward=0.1)
     row = plan(source, [LOOPBACK], gpus_per_node=4).rows[0]
-    alone = predict(source, LOOPBACK, gpus_per_node=4, options=row.chosen.options)
+    alone = predict(Job(source, LOOPBACK, gpus_per_node=4, options=row.chosen.options))
     assert (row.chosen.low_s, row.chosen.high_s) == pytest.approx((alone.low_s, alone.high_s), rel=ROUNDING)
     assert row.chosen.low_s < row.chosen.iteration_s < row.chosen.high_s
     for found, right in zip(row.document()["doubts"], alone.document()["doubts"], strict=True):
@@ -182,7 +184,7 @@ def test_a_workload_without_jitter_has_one_period():
         source = workload(device=device, buffers=2)
         options = Options(backend="gloo", iterations=12)
         periods = [
-            it.iteration_s for it in predict(source, LOOPBACK, gpus_per_node=3, options=options).trace.iterations
+            it.iteration_s for it in predict(Job(source, LOOPBACK, gpus_per_node=3, options=options)).trace.iterations
         ]
         assert np.ptp(periods) == pytest.approx(0, abs=1e-12)
 

@@ -4,12 +4,13 @@ from ddpsim import BucketCaps, Options, load_topology, load_workload
 from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.planning.savings import WHERE, savings
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 
 
 def step(machine, calibration=None, **caps):
     options = Options(caps=BucketCaps(**caps))
     source, topology = load_workload("bert-large"), load_topology(machine)
-    return predict(source, topology, nodes=2, options=options, calibration=calibration, band=False)
+    return predict(Job(source, topology, nodes=2, options=options, calibration=calibration), band=False)
 
 
 @pytest.mark.parametrize("machine", ["p3.16xlarge", "dgx-1v"])

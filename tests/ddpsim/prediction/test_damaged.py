@@ -9,6 +9,7 @@ import pytest
 from ddpsim import load_topology, load_workload
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import RooflineFactors
 
@@ -23,7 +24,7 @@ def with_provenance(**changed: object) -> Workload:
 )
 def test_figures_of_a_gpu_that_are_none_are_named(figures: object) -> None:
     with pytest.raises(InputError, match="gpu_figures"):
-        predict(with_provenance(gpu_figures=figures), load_topology("dgx-1v"), band=False)
+        predict(Job(with_provenance(gpu_figures=figures), load_topology("dgx-1v")), band=False)
 
 
 @pytest.mark.parametrize(

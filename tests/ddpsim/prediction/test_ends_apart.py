@@ -6,12 +6,13 @@ from ddpsim import Options, load_topology, load_workload
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.prediction.predict import periods_under, predict, with_assumptions
 from ddpsim.prediction.simulated_run import FEW_APART
+from ddpsim.simulation.job import Job
 
 
 def test_ends_are_those_of_whole_runs_to_a_thousandth_of_the_step():
     options = Options(scheme="parameter-server:servers=2,async", stragglers={1: 1.2})
     machine = load_topology("dgx-1v")
-    prediction = predict(load_workload("vgg16@v100-fp32-b32"), machine, nodes=2, options=options, band=False)
+    prediction = predict(Job(load_workload("vgg16@v100-fp32-b32"), machine, nodes=2, options=options), band=False)
     assert prediction.run.by_few
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
     doubts = doubts_of(prediction.workload, prediction.placement, options, None, sizes)
@@ -36,5 +37,5 @@ def test_ends_are_those_of_whole_runs_to_a_thousandth_of_the_step():
     ],
 )
 def test_iterations_that_differ_or_are_few_are_all_looked_at(options):
-    run = predict(load_workload("mlp"), load_topology("dgx-1v"), options=Options(**options), band=False).run
+    run = predict(Job(load_workload("mlp"), load_topology("dgx-1v"), options=Options(**options)), band=False).run
     assert not run.by_few

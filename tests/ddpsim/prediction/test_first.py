@@ -8,6 +8,7 @@ from ddpsim import InputError, Options, load_topology
 from ddpsim.bucketing import BucketCaps, initial_plan, rebuilt_plan
 from ddpsim.prediction.first import check_first, predict_first_iterations
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from tests.ddpsim.simulation.builders import workload
 
 CAPS = BucketCaps(bucket_cap_mb=1.0)
@@ -16,7 +17,7 @@ CAPS = BucketCaps(bucket_cap_mb=1.0)
 def first(count=5, source=None, **given):
     options = Options(**{"backend": "gloo", "caps": CAPS, **given})
     source = workload(buffers=2) if source is None else source
-    found = predict(source, load_topology("loopback"), gpus_per_node=2, options=options, band=False, keep=True)
+    found = predict(Job(source, load_topology("loopback"), gpus_per_node=2, options=options), band=False, keep=True)
     return found, predict_first_iterations(found, count)
 
 

@@ -12,8 +12,8 @@ from ddpsim.planning.best_buckets import pipeline_plan
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.prediction.kept import KeptPrediction, restore_prediction
-from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import gain_band, predict
+from ddpsim.simulation.job import Job
 
 PRIORS = Calibration.priors("nccl")
 CASES: dict[str, dict[str, Any]] = {
@@ -30,15 +30,18 @@ CASES: dict[str, dict[str, Any]] = {
 
 def again(found: Prediction, given: dict[str, Any]) -> Prediction:
     kept = read_entry(KeptPrediction, entry_of(KeptPrediction.of(found), None, "here"))
-    rest = {"nodes": 2, "gpus_per_node": None, "options": Options(), "calibration": None}
-    asked = rest | {key: value for key, value in given.items() if key in rest}
-    return restore_prediction(kept, PlacedJob(load_workload("resnet50"), found.topology, **asked))
+    return restore_prediction(kept, job_of(given))
+
+
+def job_of(given: dict[str, Any]) -> Job:
+    asked = {"nodes": 2} | {key: value for key, value in given.items() if key != "brief"}
+    return Job(load_workload("resnet50"), load_topology("dgx-1v"), **asked)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_recalled_prediction_is_the_one_that_was_kept(case: str) -> None:
     given = {"nodes": 2, **CASES[case]}
-    found = predict(load_workload("resnet50"), load_topology("dgx-1v"), **given)
+    found = predict(job_of(given), brief="brief" in given)
     recalled_ = again(found, given)
     assert recalled_ == found
     assert recalled_.document() == found.document()
@@ -50,8 +53,8 @@ def test_a_recalled_prediction_is_the_one_that_was_kept(case: str) -> None:
 
 def test_a_plan_that_was_asked_for_is_kept() -> None:
     source, machine = load_workload("resnet50"), load_topology("dgx-1v")
-    default = predict(source, machine, nodes=2, band=False)
+    default = predict(Job(source, machine, nodes=2), band=False)
     listed = replace(default.options, plan=pipeline_plan(default))
-    found = predict(source, machine, nodes=2, options=listed, band=False)
+    found = predict(Job(source, machine, nodes=2, options=listed), band=False)
     assert again(found, {}) == found
     assert again(found, {}).plan != default.plan

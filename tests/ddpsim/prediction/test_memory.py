@@ -14,13 +14,14 @@ from ddpsim.prediction.memory import CONTEXT_BYTES, SLACK, Memory
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.setup import SchemeInputs
+from ddpsim.simulation.job import Job
 
 GIB = 1 << 30
 
 
 def memory_of(options: Options | None = None, **changes: object) -> Memory:
     workload = replace(load_workload("bert-base@a100-amp-b32"), **changes)  # type: ignore[arg-type]
-    found = predict(workload, load_topology("dgx-a100"), options=options).memory
+    found = predict(Job(workload, load_topology("dgx-a100"), options=options or Options())).memory
     assert found is not None
     return found
 
@@ -69,7 +70,7 @@ def test_unknown_activations_are_said_and_judged_only_where_the_rest_is_too_much
 
 
 def test_the_memory_of_a_processor_is_not_judged() -> None:
-    assert predict(load_workload("mlp"), load_topology("loopback")).document()["memory"] is None
+    assert predict(Job(load_workload("mlp"), load_topology("loopback"))).document()["memory"] is None
 
 
 def test_what_does_not_fit_is_marked_and_not_advised(capsys: pytest.CaptureFixture[str]) -> None:

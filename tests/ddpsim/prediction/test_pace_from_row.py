@@ -10,6 +10,7 @@ from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import predict as predict_named
 from ddpsim.prediction.pace_from_row import MeasuredStep, anchor_to_row, scale_device_time
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.workload.anchors import Anchor
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import gpu_named
@@ -20,7 +21,7 @@ MACHINE = load_topology("p3.16xlarge")
 def test_the_prediction_at_the_found_pace_is_the_measured_step():
     source = load_workload("resnet50")
     paced = anchor_to_row(source, MeasuredStep(0.24, MACHINE, nodes=2))
-    assert predict(paced, MACHINE, nodes=2, band=False).iteration_s == pytest.approx(0.24, rel=1e-3)
+    assert predict(Job(paced, MACHINE, nodes=2), band=False).iteration_s == pytest.approx(0.24, rel=1e-3)
     assert paced.provenance["row_scale"] > 1.5
     assert "16 ranks" in paced.provenance["scaled_to"]
 
@@ -51,7 +52,7 @@ def test_a_step_below_communication_alone_is_refused():
 def test_a_row_that_is_mostly_communication_leaves_the_pace_as_unsure_as_it_was():
     slow = load_topology("2x4a100-1nic")
     source = load_workload("bert-large@a100-amp-b8")
-    taken = predict(source, slow, band=False).iteration_s
+    taken = predict(Job(source, slow), band=False).iteration_s
     paced = anchor_to_row(source, MeasuredStep(1.05 * taken, slow))
     assert paced.provenance["row_floor_share"] > 0.5
     assert pace_of(paced) == pace_of(Model.of(source).on(slow)) == "counted"
@@ -63,7 +64,7 @@ def test_a_step_of_several_micro_batches_is_the_optimizers_in_an_estimate_and_in
     source = load_workload("resnet50")
     whole_s = 4 * 0.1
     paced = anchor_to_row(source, MeasuredStep(whole_s, MACHINE, gpus_per_node=1), Options(accumulate=4))
-    step_s, *_ = predict(paced, MACHINE, gpus_per_node=1, options=Options(accumulate=4), band=False).step_s
+    step_s, *_ = predict(Job(paced, MACHINE, gpus_per_node=1, options=Options(accumulate=4)), band=False).step_s
     assert step_s == pytest.approx(whole_s, rel=1e-3)
     shape = ModelShape.of(source, source.operators)
     given = estimate(shape, gpu_named("V100"), "fp32", EstimateOptions(anchors=[Anchor("step", whole_s)], accumulate=4))
@@ -73,8 +74,10 @@ def test_a_step_of_several_micro_batches_is_the_optimizers_in_an_estimate_and_in
 
 def test_a_bandwidth_that_nobody_gave_is_named():
     source = replace(load_workload("resnet50"), device="Voodoo")
-    assert predict(source, MACHINE, band=False).document()["provenance"]["assumed"] == {"nccl.ddp.copy_Bps": 3e11}
+    assert predict(Job(source, MACHINE), band=False).document()["provenance"]["assumed"] == {"nccl.ddp.copy_Bps": 3e11}
     figures = {"name": "Voodoo", "memory_bandwidth": "1792GB/s", "peaks": {"fp32": "126T"}}
     described = replace(source, provenance={**source.provenance, "gpu_figures": figures})
-    assert "assumed" not in predict(described, MACHINE, band=False).document()["provenance"]
-    assert predict(described, MACHINE, band=False).iteration_s < predict(source, MACHINE, band=False).iteration_s
+    assert "assumed" not in predict(Job(described, MACHINE), band=False).document()["provenance"]
+    assert (
+        predict(Job(described, MACHINE), band=False).iteration_s < predict(Job(source, MACHINE), band=False).iteration_s
+    )

@@ -4,6 +4,7 @@ import pytest
 
 from ddpsim import Options, load_topology, load_workload
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 
 JOBS = [
     ("resnet50", "dgx-1v", 2, {}),
@@ -20,7 +21,9 @@ def predicted(name, machine, nodes, given, calibration=None):
     workload = load_workload(name)
     topology = load_topology(machine) if isinstance(machine, str) else machine
     options = Options(**given)
-    return predict(workload, topology, nodes=nodes, options=options, calibration=calibration, band=False, brief=True)
+    return predict(
+        Job(workload, topology, nodes=nodes, options=options, calibration=calibration), band=False, brief=True
+    )
 
 
 @pytest.mark.parametrize(("name", "machine", "nodes", "given"), JOBS)
@@ -53,6 +56,8 @@ def test_what_a_codec_computes_beside_the_step_is_no_launch():
 def test_an_optimizer_that_sleeps_is_the_optimizer():
     machine = load_topology("loopback")
     found = predict(
-        load_workload("resnet50"), machine, gpus_per_node=2, options=Options(scheme="priority"), band=False, brief=True
+        Job(load_workload("resnet50"), machine, gpus_per_node=2, options=Options(scheme="priority")),
+        band=False,
+        brief=True,
     )
     assert seconds_of(found)["optimizer"] == pytest.approx(found.summary.optimizer_s, rel=0.02)

@@ -17,6 +17,7 @@ from ddpsim.doubts.doubt import Effect
 from ddpsim.doubts.spreads import DOUBT, at_end
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.predict import predict, with_band
+from ddpsim.simulation.job import Job
 from ddpsim.units import MIB
 from ddpsim.workload import Buffer, Workload
 from ddpsim.workload.profile import Phase
@@ -43,7 +44,7 @@ def workload(forward_s: list[float]) -> Workload:
 
 def predicted(forward_s: list[float], calibration: Calibration | None, nodes: int = 2) -> Prediction:
     options = Options(caps=BucketCaps(bucket_cap_mb=25), iterations=200 if len(forward_s) > 1 else 2)
-    return predict(workload(forward_s), MACHINE, nodes=nodes, options=options, calibration=calibration)
+    return predict(Job(workload(forward_s), MACHINE, nodes=nodes, options=options, calibration=calibration))
 
 
 def doubt(found: Prediction, name: str) -> Effect:
@@ -72,21 +73,21 @@ def test_computing_adds_its_own_spread_independently() -> None:
 
 def test_a_band_may_be_left_out_and_joined_later() -> None:
     options = Options(caps=BucketCaps(bucket_cap_mb=25), iterations=2)
-    bare = predict(workload([0.004]), MACHINE, nodes=2, options=options, calibration=UNSURE, band=False)
+    bare = predict(Job(workload([0.004]), MACHINE, nodes=2, options=options, calibration=UNSURE), band=False)
     assert (bare.low_s, bare.high_s) == (bare.summary.iteration_low_s, bare.summary.iteration_high_s)
     assert with_band(bare, UNSURE).document() == predicted([0.004], UNSURE).document()
     assert bare.plan == plan_from(bare.trace.provenance["plan"], bare.workload.parameters, "plan")
 
 
 def test_what_hides_or_does_not_happen_adds_nothing() -> None:
-    alone = predict(workload([0.004]), MACHINE, gpus_per_node=1, calibration=UNSURE)
+    alone = predict(Job(workload([0.004]), MACHINE, gpus_per_node=1, calibration=UNSURE))
     assert not [each for each in alone.doubts if each.name.startswith("allreduce")]
     sleeping = replace(workload([0.004]), device="V100", timed=True)
     measured = Calibration(
         "gloo",
         {name: replace(c, fitted=True, source=GIVEN) for name, c in Calibration.priors("gloo").constants.items()},
     )
-    sure = predict(sleeping, load_topology("lab-flat"), gpus_per_node=1, nodes=1, calibration=measured)
+    sure = predict(Job(sleeping, load_topology("lab-flat"), gpus_per_node=1, nodes=1, calibration=measured))
     assert (sure.low_s, sure.high_s, sure.doubts) == (sure.iteration_s, sure.iteration_s, ())
     assert not sure.document()["doubts"]
 
@@ -117,7 +118,7 @@ def test_measured_costs_of_ddp_are_as_unsure_as_microbenchmarks_repeat() -> None
     spread = measured.with_values({"gloo.ddp.pace_spread": 0.02}, source="measured")
     assert at_end(spread, 1)["gloo.ddp.pace_spread"] == pytest.approx(0.02 * math.exp(DOUBT))
     source = replace(workload([0.02]), buffers=(Buffer("mean", (8,)),), device="cpu")
-    found = predict(source, load_topology("lab-flat"), calibration=measured)
+    found = predict(Job(source, load_topology("lab-flat"), calibration=measured))
     costs_of = doubt(found, "DDP's measured costs")
     copied_s = 3 * source.gradient_bytes / 1e9
     assert costs_of.high - found.iteration_s > 0.02 * (math.exp(DOUBT) - 1)

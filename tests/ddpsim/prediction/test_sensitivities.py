@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from ddpsim.prediction.sensitivities import (
     sensitivities_of,
 )
 from ddpsim.simulation.graph import BETWEEN_NODES, ENDS, INSIDE_NODE
+from ddpsim.simulation.job import Job
 from ddpsim.topology.link_rates import NIC, with_link_rate
 
 JOBS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
@@ -43,7 +45,7 @@ NEAR = 2e-4
 def predicted(name: str, machine: Any, nodes: int, given: dict[str, Any]) -> Prediction:
     topology = load_topology(machine) if isinstance(machine, str) else machine
     return predict(
-        load_workload(name), topology, nodes=nodes, options=Options(**given), band=False, brief=True, keep=True
+        Job(load_workload(name), topology, nodes=nodes, options=Options(**given)), band=False, brief=True, keep=True
     )
 
 
@@ -76,9 +78,9 @@ def test_what_is_retimed_is_what_a_simulation_under_the_changed_constant_shows(
 def test_told_with_the_band_they_are_those_told_afterwards() -> None:
     workload, machine = load_workload("vgg16@v100-fp32-b32"), load_topology("dgx-1v")
     together = predict(
-        workload, machine, nodes=2, also=lambda made: {**list_sensitivity_assumptions(made), **without_each(made)}
+        Job(workload, machine, nodes=2), also=lambda made: {**list_sensitivity_assumptions(made), **without_each(made)}
     )
-    apart = predict(workload, machine, nodes=2, keep=True)
+    apart = predict(Job(workload, machine, nodes=2), keep=True)
     # More columns take more passes, after which those that had settled are a little nearer to a simulation.
     assert [each.name for each in together.ends] == [each.name for each in apart.ends]
     for one, other in zip(together.ends, apart.ends, strict=True):
@@ -109,7 +111,7 @@ def test_what_binds_is_in_the_table_which_sums_to_one_per_cent(given: dict[str, 
 @pytest.mark.parametrize("machine", ["8xl40s-pcie", "g6.48xlarge", "p3.8xlarge", "mi300x-8"])
 def test_one_gpu_a_node_is_bound_by_what_is_in_the_table(machine: str) -> None:
     topology = load_topology(machine)
-    found = predict(Model.of("vgg16").on(topology), topology, nodes=2, gpus_per_node=1, band=False, keep=True)
+    found = predict(Job(Model.of("vgg16").on(topology), topology, nodes=2, gpus_per_node=1), band=False, keep=True)
     told = sensitivities_of(found)
     assert sum(each.saved_s for each in told) == pytest.approx(0.0099 * found.iteration_s, rel=0.05)
     causes = {"NIC rate": BETWEEN_NODES, THREADS: ENDS, "PCIe rate": INSIDE_NODE}
@@ -119,7 +121,7 @@ def test_one_gpu_a_node_is_bound_by_what_is_in_the_table(machine: str) -> None:
 def test_threads_of_sockets_that_bind_are_no_link() -> None:
     """A port of 25 GB/s whose sockets' one thread moves 5: a faster port or slot saves nothing."""
     topology = load_topology("8xl40s-pcie")
-    found = predict(Model.of("vgg16").on(topology), topology, nodes=2, gpus_per_node=1, band=False, keep=True)
+    found = predict(Job(Model.of("vgg16").on(topology), topology, nodes=2, gpus_per_node=1), band=False, keep=True)
     saves = {each.resource: each.saved_s for each in sensitivities_of(found)}
     assert saves[THREADS] > 100 * max(abs(saves[name]) for name in ("NIC rate", "PCIe rate"))
     assert INSIDE_NODE not in found.critical_path.seconds
@@ -129,7 +131,7 @@ def test_threads_of_sockets_that_bind_are_no_link() -> None:
 def test_process_groups_are_told_afterwards() -> None:
     workload, machine = load_workload("mlp@gp100-fp32-b64"), load_topology("p3.16xlarge")
     found = predict(
-        workload, machine, nodes=2, options=Options(process_groups=2), keep=True, also=list_sensitivity_assumptions
+        Job(workload, machine, nodes=2, options=Options(process_groups=2)), keep=True, also=list_sensitivity_assumptions
     )
     assert not found.also
     assert not any(each.retimed for each in sensitivities_of(found))
@@ -165,9 +167,9 @@ def test_constants_of_shorter_latencies_save_as_much() -> None:
     # A tree fills with pieces first, which counts as latency and is none of a constant; a ring does not.
     scaled: Any = {"scale_compute": 0.01, "scale_host": 0.01, "algorithm": "ring"}
     small = Options(caps=BucketCaps(bucket_cap_mb_list=(0.5,)), **scaled)
-    asked: Any = {"nodes": 16, "options": small, "band": False}
-    found = predict(workload, machine, brief=True, keep=True, **asked)
-    faster = predict(workload, machine, brief=True, calibration=shorter, **asked)
+    asked = Job(workload, machine, nodes=16, options=small)
+    found = predict(asked, band=False, brief=True, keep=True)
+    faster = predict(replace(asked, calibration=shorter), band=False, brief=True)
     difference = found.iteration_s - faster.iteration_s
     assert difference > 1e-3 * found.iteration_s
     assert saved(found, "latency") == pytest.approx(difference, rel=0.05)

@@ -11,11 +11,11 @@ from ddpsim import BucketCaps, Options, load_topology, load_workload, plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.linear import Linear
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import periods_under, predict, with_assumptions
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_resolved
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.resolve import resolve, with_buckets
 from tests.ddpsim.simulation.builders import workload
 
@@ -36,11 +36,11 @@ def test_other_buckets_take_what_they_take_in_a_run_of_their_own(given: dict[str
     source = workload(gradients=10, size=300_000, buffers=2, **made)
     machine, nodes = (load_topology("dgx-1v"), 2) if made else (load_topology("lab-flat"), 3)
     asked = Options(**given)
-    run = predict(source, machine, nodes=nodes, options=asked, local_s=1.0, band=False, brief=True, keep=True).run
+    run = predict(Job(source, machine, nodes=nodes, options=asked), local_s=1.0, band=False, brief=True, keep=True).run
     plan = custom_plan(source.parameters, GROUPS) if asked.order is None else None
     for caps, other in ((BucketCaps(bucket_cap_mb=1.0), None), (BucketCaps(), plan)):
         options = replace(asked, caps=caps, plan=other)
-        right = predict(source, machine, nodes=nodes, options=options, local_s=1.0, band=False, brief=True)
+        right = predict(Job(source, machine, nodes=nodes, options=options), local_s=1.0, band=False, brief=True)
         buckets, period_s = run.with_buckets(caps, other).plan_and_period(like=run.resolved)
         assert period_s == pytest.approx(right.iteration_s, rel=ROUNDING)
         assert buckets == right.plan
@@ -55,7 +55,7 @@ def test_a_job_is_resolved_once_for_all_its_buckets(monkeypatch: pytest.MonkeyPa
         return resolve(*arguments, **given)
 
     monkeypatch.setattr("ddpsim.simulation.engine.resolve", counting)
-    run = predict(workload(), load_topology("lab-flat"), local_s=1.0, band=False, brief=True, keep=True).run
+    run = predict(Job(workload(), load_topology("lab-flat")), local_s=1.0, band=False, brief=True, keep=True).run
     for cap in (0.1, 1.0, 10.0):
         run.with_buckets(BucketCaps(bucket_cap_mb=cap)).plan_and_period(like=run.resolved)
     assert count == 1
@@ -69,7 +69,7 @@ def test_caps_that_make_the_same_buckets_are_simulated_once(monkeypatch: pytest.
         count += 1
         return run_resolved(*arguments, **given)
 
-    run = predict(workload(), load_topology("lab-flat"), local_s=1.0, band=False, brief=True, keep=True).run
+    run = predict(Job(workload(), load_topology("lab-flat")), local_s=1.0, band=False, brief=True, keep=True).run
     monkeypatch.setattr("ddpsim.prediction.simulated_run.run_resolved", counting)
     like, known = run.resolved, dict[tuple[tuple[int, ...], ...], float]()
     told = [
@@ -81,7 +81,7 @@ def test_caps_that_make_the_same_buckets_are_simulated_once(monkeypatch: pytest.
 
 
 def test_only_a_graph_that_is_kept_says_of_which_costs_its_nodes_are() -> None:
-    run = predict(workload(), load_topology("lab-flat"), local_s=1.0, band=False, brief=True, keep=True).run
+    run = predict(Job(workload(), load_topology("lab-flat")), local_s=1.0, band=False, brief=True, keep=True).run
     assert run.resolved is not None
     kept, plain = run.resolved.settings[0].costs, with_buckets(run.resolved, BucketCaps(), terms=False)
     assert plain is not None
@@ -95,16 +95,17 @@ def test_a_run_that_has_not_settled_is_told_alike_by_all(fidelity: str) -> None:
     """Its iterations still grow by 2e-5 of the step after those that a brief run counts."""
     source, machine = load_workload("vgg16@h100-bf16-b32"), load_topology("dgx-2")
     options = Options(fidelity=fidelity)  # type: ignore[arg-type]
-    whole = predict(source, machine, nodes=1, gpus_per_node=2, options=options, band=False)
+    whole = predict(Job(source, machine, nodes=1, gpus_per_node=2, options=options), band=False)
     one, other = (each.iteration_s for each in whole.trace.of_rank(0))
     assert other / one - 1 > 1e-5
     found = plan(source, [machine], nodes=[1], gpus_per_node=2, options=options)
     assert found.rows[0].document()["default_iteration_s"] == whole.iteration_s
     asked = replace(options, plan=whole.plan)
     assert (
-        predict(source, machine, nodes=1, gpus_per_node=2, options=asked, band=False).iteration_s == whole.iteration_s
+        predict(Job(source, machine, nodes=1, gpus_per_node=2, options=asked), band=False).iteration_s
+        == whole.iteration_s
     )
-    run = SimulatedRun.of(PlacedJob(source, machine, 1, 2, options, None), brief=True)
+    run = SimulatedRun.of(Job(source, machine, 1, 2, options, None), brief=True)
     assert run.plan_and_period()[1] == whole.iteration_s
 
 
@@ -120,7 +121,9 @@ def test_a_run_that_has_not_settled_is_told_alike_by_all(fidelity: str) -> None:
 @pytest.mark.parametrize(("name", "machine"), [("vgg16@h100-bf16-b32", "dgx-h100"), ("gpt2-small", "loopback")])
 def test_one_rank_waits_for_no_communication(name: str, machine: str, options: dict[str, Any]) -> None:
     source = load_workload(name)
-    found = predict(source, load_topology(machine), nodes=1, gpus_per_node=1, options=Options(**options), band=False)
+    found = predict(
+        Job(source, load_topology(machine), nodes=1, gpus_per_node=1, options=Options(**options)), band=False
+    )
     assert found.summary.exposed_comm_s == pytest.approx(0.0, abs=1e-12)
 
 
@@ -128,7 +131,7 @@ def test_one_rank_waits_for_no_communication(name: str, machine: str, options: d
 def test_a_run_that_settles_late_has_the_same_period_where_nothing_changes(exact: bool) -> None:
     """A host that falls behind a fast GPU by less each time settles at the fourth iteration, not at the third."""
     topology, options = load_topology("dgx-1v"), Options(scale_compute=0.1)
-    found = predict(Model.of("vgg16").on(topology), topology, nodes=2, options=options, band=False, brief=True)
+    found = predict(Job(Model.of("vgg16").on(topology), topology, nodes=2, options=options), band=False, brief=True)
     [same] = periods_under(found, [Assumptions(None)], exact=exact)
     assert same.iteration_s == pytest.approx(found.iteration_s, rel=1e-9)
     assert with_assumptions(found, Assumptions(None)).iteration_s == pytest.approx(found.iteration_s, rel=1e-9)

@@ -12,6 +12,7 @@ from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.errors import InputError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.setting import ADDED
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
@@ -72,13 +73,13 @@ def test_reducing_every_micro_batch_costs_its_collectives_and_no_more():
     source, machine = workload(device="V100", size=4_000_000, host_share=HOSTLESS), load_topology("dgx-1v")
 
     def step_s(**given):
-        found = predict(source, machine, options=Options(**given), calibration=ALIKE, band=False)
+        found = predict(Job(source, machine, options=Options(**given), calibration=ALIKE), band=False)
         assert found.document()["step_s"] == pytest.approx(found.document()["micro_batch_s"] * found.options.accumulate)
         return found.document()["step_s"]
 
     last, every, plain = step_s(**FOUR), step_s(**FOUR, sync="every"), step_s(caps=FOUR["caps"])
-    local_s = predict(source, machine, options=Options(**FOUR), calibration=ALIKE, band=False).local_s * 4
-    alone_s = predict(source, machine, options=Options(), calibration=ALIKE, band=False).local_s
+    local_s = predict(Job(source, machine, options=Options(**FOUR), calibration=ALIKE), band=False).local_s * 4
+    alone_s = predict(Job(source, machine, options=Options(), calibration=ALIKE), band=False).local_s
     assert last - local_s == pytest.approx(plain - alone_s, rel=0.02), "one reduction a step"
     assert every - local_s == pytest.approx(4 * (plain - alone_s), rel=0.02), "four"
 
@@ -94,7 +95,7 @@ def test_rank_0_and_the_latest_of_the_others_stand_for_every_rank(device, sync):
 
 
 def test_a_step_that_accumulates_nothing_is_its_micro_batch():
-    found = predict(workload(device="V100"), load_topology("dgx-1v"), band=False)
+    found = predict(Job(workload(device="V100"), load_topology("dgx-1v")), band=False)
     document = found.document()
     assert document["step_s"] == document["micro_batch_s"] == document["iteration_s"]
     assert (document["accumulate"], document["sync"]) == (1, "last")

@@ -14,6 +14,7 @@ from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named, schemes_named
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.job import Job
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
@@ -83,7 +84,7 @@ def test_memory_has_no_buckets_and_slowmo_two_copies_more() -> None:
     size = source.gradient_bytes
 
     def memory(scheme: str) -> Any:
-        return predict(source, machine, options=Options(scheme=scheme), band=False, brief=True).memory
+        return predict(Job(source, machine, options=Options(scheme=scheme)), band=False, brief=True).memory
 
     assert memory("averaging:4").buckets_bytes == 0
     assert memory("slowmo:4").resident_bytes - memory("averaging:4").resident_bytes == 2 * size

@@ -10,6 +10,7 @@ from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.options import JobOptions
 from ddpsim.prediction.predict import predict, without_beside
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.topology.beside import place_beside
 from ddpsim.topology.spec import parse_topology
 from tests.ddpsim.simulation.builders import workload
@@ -31,7 +32,7 @@ OTHER = JobBeside(HEAVY, JobOptions(caps=ONE_BUCKET), 2, alternate=True)
 
 def step(other, *, scheme="ddp", nodes=2, topology=FABRIC, source=HEAVY):
     options = Options(caps=ONE_BUCKET if scheme == "ddp" else BucketCaps(), scheme=scheme, beside=other)
-    return predict(source, topology, nodes=nodes, options=options, band=False)
+    return predict(Job(source, topology, nodes=nodes, options=options), band=False)
 
 
 def wire_s(prediction):
@@ -84,7 +85,7 @@ def test_a_step_far_shorter_than_this_one_is_refused():
 
 
 def test_the_phase_is_a_doubt_and_the_band_has_both_ends():
-    found = predict(HEAVY, FABRIC, nodes=2, options=Options(caps=ONE_BUCKET, beside=OTHER))
+    found = predict(Job(HEAVY, FABRIC, nodes=2, options=Options(caps=ONE_BUCKET, beside=OTHER)))
     [phase] = [each for each in found.doubts if each.name == "phase of the job beside"]
     assert found.low_s < found.iteration_s < found.high_s
     assert phase.low <= found.iteration_s <= phase.high
@@ -121,7 +122,7 @@ def test_a_trunk_counts_the_ports_of_both_jobs():
 def test_what_cannot_be_told_is_refused(options, said):
     nodes = 4
     with pytest.raises(InputError, match=said):
-        predict(HEAVY, FABRIC, nodes=nodes, options=options, band=False)
+        predict(Job(HEAVY, FABRIC, nodes=nodes, options=options), band=False)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ddpsim.errors import PlanError
 from ddpsim.jobs.graph_cuts import FORWARD_SHARE, GraphCuts, cuts_s, group_by_graphs
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.gpus import gpu_named
@@ -77,17 +78,19 @@ def test_a_prediction_says_what_cuts_cost_and_what_leaves_them_out():
     forward = tuple(Operator("memory", 0.0, 4.0, edge_bytes=1e6 * number) for number in range(10))
     counted = replace(source(), operators=StepOperators(4, "sample", forward, (), tuple(range(10))))
     options = Options(caps=CAP, compiled=True)
-    found = predict(counted, DGX, options=options, band=False)
+    found = predict(Job(counted, DGX, options=options), band=False)
     once_s = 1e6 / gpu_named("V100").achieved_Bps
     assert found.graph_cuts == GraphCuts(4, pytest.approx(3 * 200e-6), pytest.approx(2 * 2 * 18 * once_s))
     assert "4 graphs, which costs 0.103 ms" in found.notes[-1]
     assert "`graph_passes`, 0 leaves" in found.notes[-1]
     left_out = Calibration.priors("nccl").with_values({"nccl.ddp.graph_passes": 0.0}, source="given")
-    without = predict(counted, DGX, options=options, band=False, calibration=left_out)
+    without = predict(Job(counted, DGX, options=options, calibration=left_out), band=False)
     assert without.graph_cuts.device_s == 0
     assert found.iteration_s - without.iteration_s == pytest.approx(found.graph_cuts.device_s, rel=0.2)
-    assert "was not counted and costs nothing here" in predict(source(), DGX, options=options, band=False).notes[-1]
-    assert predict(counted, DGX, band=False).graph_cuts is None
+    assert (
+        "was not counted and costs nothing here" in predict(Job(source(), DGX, options=options), band=False).notes[-1]
+    )
+    assert predict(Job(counted, DGX), band=False).graph_cuts is None
 
 
 def test_one_graph_hides_nothing_and_buckets_begin_when_their_graph_is_over():
@@ -111,7 +114,7 @@ def test_a_compiled_step_that_the_host_holds_up_pays_for_its_graphs():
     options = Options(caps=BucketCaps(bucket_cap_mb=1))
     graphs = graph_splits(slow.parameters, options.caps, slow.arrival_order())
     eager, compiled = (
-        predict(slow, DGX, options=replace(options, compiled=each), band=False) for each in (False, True)
+        predict(Job(slow, DGX, options=replace(options, compiled=each)), band=False) for each in (False, True)
     )
     further_s = (len(graphs) - 1) * Costs.of("nccl", None).graph_s
     # Gradients that come together leave the last bucket's hooks and launches after the host's time.
@@ -121,7 +124,7 @@ def test_a_compiled_step_that_the_host_holds_up_pays_for_its_graphs():
 
 def test_caps_with_which_torch_does_not_compile_are_refused():
     with pytest.raises(PlanError, match=r"torch.compile refuses a bucket cap of 0.5 MiB"):
-        predict(source(), DGX, options=Options(caps=BucketCaps(bucket_cap_mb=0.5), compiled=True), band=False)
+        predict(Job(source(), DGX, options=Options(caps=BucketCaps(bucket_cap_mb=0.5), compiled=True)), band=False)
 
 
 def test_what_crosses_cuts_is_doubted_where_it_was_counted_and_not_given():
@@ -131,7 +134,7 @@ def test_what_crosses_cuts_is_doubted_where_it_was_counted_and_not_given():
     known = Calibration.priors("nccl").with_values(given, source="given")
 
     def doubts(*of, calibration=None):
-        return [each.name for each in predict(*of, options=options, calibration=calibration).doubts]
+        return [each.name for each in predict(Job(*of, options=options, calibration=calibration)).doubts]
 
     assert "what cuts of the graph write" in doubts(counted, DGX)
     assert "what cuts of the graph write" not in doubts(counted, DGX, calibration=known)

@@ -13,6 +13,7 @@ from ddpsim.errors import InputError
 from ddpsim.order.predictors import MeanReady
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload
 
@@ -50,8 +51,10 @@ def test_one_that_fails_says_so():
 
 def test_an_option_that_is_an_object_may_be_told_and_predicted_with():
     options = Options(order="drift:1:4", predictor=MeanReady, caps=CAPS)
-    found = predict(workload(), load_topology("loopback"), gpus_per_node=2, options=options)
-    named = predict(workload(), load_topology("loopback"), gpus_per_node=2, options=replace(options, predictor="mean"))
+    found = predict(Job(workload(), load_topology("loopback"), gpus_per_node=2, options=options))
+    named = predict(
+        Job(workload(), load_topology("loopback"), gpus_per_node=2, options=replace(options, predictor="mean"))
+    )
     assert found.iteration_s == named.iteration_s
     assert found.document().keys() == named.document().keys()
 

@@ -18,6 +18,7 @@ from ddpsim.collectives.launched import Collective
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS
@@ -105,26 +106,26 @@ def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
 
 
 def test_the_cost_of_hidden_communication_is_the_step_less_the_undisturbed_one():
-    found = predict(MODEL, MACHINE)
-    free = predict(MODEL, MACHINE, calibration=remove_overlap_costs("nccl", None))
+    found = predict(Job(MODEL, MACHINE))
+    free = predict(Job(MODEL, MACHINE, calibration=remove_overlap_costs("nccl", None)))
     assert found.hidden_comm_cost_s == pytest.approx(found.iteration_s - free.iteration_s, rel=1e-6)
     assert found.document()["hidden_comm_cost_s"] == found.hidden_comm_cost_s > 0
     assert free.hidden_comm_cost_s == 0.0
-    assert predict(MODEL, MACHINE, band=False).hidden_comm_cost_s is None
-    assert predict(MODEL, MACHINE, gpus_per_node=1).hidden_comm_cost_s == 0.0
-    assert predict(MODEL, MACHINE, options=Options(comm="noop")).hidden_comm_cost_s == 0.0
-    assert predict(MODEL, MACHINE, options=Options(backend="gloo")).hidden_comm_cost_s == 0.0
+    assert predict(Job(MODEL, MACHINE), band=False).hidden_comm_cost_s is None
+    assert predict(Job(MODEL, MACHINE, gpus_per_node=1)).hidden_comm_cost_s == 0.0
+    assert predict(Job(MODEL, MACHINE, options=Options(comm="noop"))).hidden_comm_cost_s == 0.0
+    assert predict(Job(MODEL, MACHINE, options=Options(backend="gloo"))).hidden_comm_cost_s == 0.0
 
 
 def test_the_output_says_whether_the_cost_rests_on_priors():
-    told = predict(MODEL, MACHINE, calibration=given(compute_slowdown=1.2, communication_slowdown=1.1))
-    prior = predict(MODEL, MACHINE)
+    told = predict(Job(MODEL, MACHINE, calibration=given(compute_slowdown=1.2, communication_slowdown=1.1)))
+    prior = predict(Job(MODEL, MACHINE))
     for found, known in ((told, True), (prior, False)):
         assert found.document()["provenance"]["hidden_comm_known"] is known
         [line] = format_hidden_cost(found)
         assert line.endswith("while computing" if known else "while computing (assumed, not measured)")
         assert f"{100 * found.hidden_comm_cost_s / found.iteration_s:.1f} %" in line
-    assert format_hidden_cost(predict(MODEL, MACHINE, gpus_per_node=1)) == []
+    assert format_hidden_cost(predict(Job(MODEL, MACHINE, gpus_per_node=1))) == []
 
 
 def test_computation_slows_the_messages_of_every_group_that_meets_beside_it():
@@ -156,9 +157,9 @@ def test_computation_slows_the_messages_of_every_group_that_meets_beside_it():
     ids=lambda options: f"{options.scheme}, overlap {options.overlap}",
 )
 def test_a_collective_beside_no_computing_neither_waits_for_a_kernel_nor_takes_from_one(options: Options) -> None:
-    base = predict(MODEL, MACHINE, nodes=2, band=False, options=options)
+    base = predict(Job(MODEL, MACHINE, nodes=2, options=options), band=False)
     for costs in (given(late_kernels=20.0), given(enter_s=1e-3)):
-        other = predict(MODEL, MACHINE, nodes=2, band=False, options=options, calibration=costs)
+        other = predict(Job(MODEL, MACHINE, nodes=2, options=options, calibration=costs), band=False)
         assert other.summary.iteration_s == pytest.approx(base.summary.iteration_s, rel=1e-9)
 
 
@@ -167,8 +168,8 @@ def test_only_a_bucket_beside_computing_waits_for_a_kernel() -> None:
     small, each = workload(device="V100"), Options(caps=BucketCaps(bucket_cap_mb=0), iterations=2)
     kernels = 0.5
     waits = {"nccl.ddp.late_kernels": kernels, "nccl.ddp.tail_share": 0.0}
-    found = predict(small, MACHINE, options=each, band=False, calibration=ALIKE.with_values(waits, source=GIVEN))
-    free = predict(small, MACHINE, options=each, band=False, calibration=ALIKE)
+    found = predict(Job(small, MACHINE, options=each, calibration=ALIKE.with_values(waits, source=GIVEN)), band=False)
+    free = predict(Job(small, MACHINE, options=each, calibration=ALIKE), band=False)
     later = [a.started_s - b.started_s for a, b in zip(found.summary.buckets, free.summary.buckets, strict=True)]
     kernel_s = 0.08 / 8 / 2
     assert later[:-1] == pytest.approx([kernels * kernel_s] * 7)

@@ -12,6 +12,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, PlanError, WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import PARTS
 from ddpsim.workload.iteration_profile import paces, without
@@ -60,9 +61,9 @@ def test_what_is_left_out_is_not_sent_and_all_ranks_leave_out_the_same(device, c
 def test_the_summary_knows_buckets_that_some_iterations_leave_out():
     source = named(workload())
     options = Options(backend="gloo", caps=EACH, drop=LAYERS)
-    prediction = predict(source, load_topology("loopback"), gpus_per_node=2, options=options)
+    prediction = predict(Job(source, load_topology("loopback"), gpus_per_node=2, options=options))
     assert [bucket.index for bucket in prediction.summary.buckets] == list(range(8))
-    assert prediction.iteration_s < predict(source, load_topology("loopback"), gpus_per_node=2).iteration_s
+    assert prediction.iteration_s < predict(Job(source, load_topology("loopback"), gpus_per_node=2)).iteration_s
 
 
 def test_everything_may_be_left_out():
@@ -134,7 +135,7 @@ def test_where_iterations_differ_by_design_the_step_is_their_mean(cycle):
     drop = {f"layer{i}": 0.5 for i in range(2)}
     for seed in range(3):
         asked = Options(drop=drop, seed=seed, accumulate=cycle)
-        found = predict(source, here, gpus_per_node=2, options=asked)
+        found = predict(Job(source, here, gpus_per_node=2, options=asked))
         periods = [it.iteration_s for it in found.trace.of_rank(0)]
         assert len(set(np.round(periods, 6))) > 1
         document = found.document()
@@ -153,12 +154,12 @@ def test_the_output_says_what_a_step_is_of_many():
         ({"accumulate": 2}, "median of cycle means"),
         ({"drop": {"layer0": 0.0}}, "median"),
     ):
-        found = predict(source, here, gpus_per_node=2, options=Options(**options))
+        found = predict(Job(source, here, gpus_per_node=2, options=Options(**options)))
         assert found.document()["iteration_statistic"] == statistic
 
 
 def test_a_seldom_outlier_does_not_leave_the_mean_outside_its_band():
     source, here = named(workload(gradients=8)), load_topology("loopback")
     asked = Options(drop={"layer0": 0.04}, iterations=60)
-    found = predict(source, here, gpus_per_node=2, options=asked).summary
+    found = predict(Job(source, here, gpus_per_node=2, options=asked)).summary
     assert found.iteration_low_s <= found.iteration_s <= found.iteration_high_s

@@ -16,6 +16,7 @@ from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
+from ddpsim.simulation.job import Job
 from ddpsim.topology.placement import place
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
@@ -37,12 +38,12 @@ def _part(ranks: int, **asked: object) -> tuple[Workload, Options]:
 def _predicted(ranks: int, nodes: int = 1, gpus: int | None = None, **asked: object) -> Prediction:
     workload, options = _part(ranks, **asked)
     return predict(
-        workload, NODE, nodes=nodes, gpus_per_node=gpus, options=options, calibration=ALIKE, band=False, keep=True
+        Job(workload, NODE, nodes=nodes, gpus_per_node=gpus, options=options, calibration=ALIKE), band=False, keep=True
     )
 
 
 def test_one_rank_is_what_it_was() -> None:
-    whole = predict(Model.of(MODEL).on(NODE), NODE, nodes=2, calibration=ALIKE, band=False)
+    whole = predict(Job(Model.of(MODEL).on(NODE), NODE, nodes=2, calibration=ALIKE), band=False)
     assert _predicted(1, 2).document() == whole.document()
     assert not whole.options.by_schedule
 
@@ -180,6 +181,6 @@ def test_groups_that_do_not_fit_are_refused() -> None:
 def test_a_whole_step_is_not_taken_for_a_part() -> None:
     part, _ = _part(2)
     with pytest.raises(InputError, match="is one of 2 parts of a step, asked for is 1"):
-        predict(part, NODE, band=False)
+        predict(Job(part, NODE), band=False)
     with pytest.raises(InputError, match="is a whole step, asked for is 2"):
-        predict(replace(part, experts=None), NODE, options=Options(expert_parallel=2), band=False)
+        predict(Job(replace(part, experts=None), NODE, options=Options(expert_parallel=2)), band=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddpsim.bucketing import BucketCaps, Parameter
@@ -15,6 +17,7 @@ from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import check
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.files import load_workload
@@ -45,13 +48,11 @@ def test_a_step_is_norms_and_chunks_and_the_passes_over_them(momentum: str, pass
 
 def test_the_consensus_eats_the_gain_where_communication_is_hidden_and_not_where_it_is_exposed() -> None:
     def gain(machine: str, nodes: int) -> float:
+        job = Job(load_workload("resnet50"), load_topology(machine), nodes)
         ddp, sparse = (
-            predict(
-                load_workload("resnet50"), load_topology(machine), nodes=nodes, options=Options(scheme=scheme),
-                band=False, brief=True,
-            ).iteration_s
+            predict(replace(job, options=Options(scheme=scheme)), band=False, brief=True).iteration_s
             for scheme in ("ddp", "gradientflow")
-        )  # fmt: skip
+        )
         return 1 - sparse / ddp
 
     assert gain("dgx-1v", 2) < 0 < gain("p3.8xlarge", 4)

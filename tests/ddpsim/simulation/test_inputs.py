@@ -10,6 +10,7 @@ from ddpsim.errors import InputError
 from ddpsim.options.input_stage import InputStage
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import ALIKE, workload
@@ -96,10 +97,12 @@ def test_latest_ranks_copy_to_the_gpus_that_the_first_does_not():
 
 
 def test_parts_sum_to_the_step_and_are_six_without():
-    prediction = predict(workload(device="V100"), load_topology("4xv100-pcie"), options=Options(input_stage="copy=9MB"))
+    prediction = predict(
+        Job(workload(device="V100"), load_topology("4xv100-pcie"), options=Options(input_stage="copy=9MB"))
+    )
     assert sum(prediction.summary.parts.values()) == pytest.approx(prediction.iteration_s)
     assert prediction.document()["input_s"] == prediction.summary.input_s > 0
-    plain = predict(workload(device="V100"), load_topology("4xv100-pcie"))
+    plain = predict(Job(workload(device="V100"), load_topology("4xv100-pcie")))
     assert len(plain.summary.parts) == 6
     assert "input_s" not in plain.document()
     assert "input_s" not in plain.summary.document()

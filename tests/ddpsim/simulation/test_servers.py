@@ -23,6 +23,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.servers import ServerPlaces
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.job import Job
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.metrics import summarise
@@ -188,7 +189,7 @@ def test_pulls_in_the_order_of_the_pushes_begin_under_them() -> None:
 
 def test_servers_train_nothing_and_keep_the_optimizer_s_state() -> None:
     source, machine = workload(device="V100"), load_topology("dgx-1v")
-    found = predict(source, machine, options=Options(scheme="parameter-server:servers=2"), band=False, brief=True)
+    found = predict(Job(source, machine, options=Options(scheme="parameter-server:servers=2")), band=False, brief=True)
     assert found.memory is not None
     assert found.memory.optimizer_bytes == 0
     assert scheme_named(found.options.scheme).trainers(found.summary.world_size) == 6

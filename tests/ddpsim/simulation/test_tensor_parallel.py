@@ -18,6 +18,7 @@ from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.mesh import DATA, LAYERS, TENSOR
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
+from ddpsim.simulation.job import Job
 from ddpsim.topology.placement import place
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_trace
@@ -37,7 +38,7 @@ def _predicted(
 ) -> Prediction:
     options = Options(tensor_parallel=ranks, **asked)  # type: ignore[arg-type]
     workload = Model.of(model).on(NODE, options=options)
-    return predict(workload, NODE, nodes=nodes, options=options, band=band, keep=keep)
+    return predict(Job(workload, NODE, nodes=nodes, options=options), band=band, keep=keep)
 
 
 def _transports(found: Prediction) -> dict[str, tuple[Transport, int]]:
@@ -49,7 +50,7 @@ def _transports(found: Prediction) -> dict[str, tuple[Transport, int]]:
 
 
 def test_one_rank_is_what_it_was() -> None:
-    whole = predict(Model.of(MODEL).on(NODE), NODE, nodes=2, band=False)
+    whole = predict(Job(Model.of(MODEL).on(NODE), NODE, nodes=2), band=False)
     assert _predicted(1, 2).document() == whole.document()
     assert not whole.options.by_schedule
 
@@ -59,7 +60,7 @@ def test_layers_wait_as_long_as_allreduces_among_their_ranks_take(ranks: int) ->
     options = Options(tensor_parallel=ranks)
     alike = Calibration.priors("nccl").with_values({"nccl.ddp.pace_spread": 0.0}, source="a test's")
     workload = Model.of(MODEL).on(NODE, options=options)
-    found = predict(workload, NODE, options=options, calibration=alike, band=False)
+    found = predict(Job(workload, NODE, options=options, calibration=alike), band=False)
     transport = make_transport(place(NODE, 1, ranks), "nccl")
     assert found.workload.tensor is not None
     by_hand_s = sum(transport.time_s(Operation.ALLREDUCE, each.size_bytes) for each in found.workload.tensor.messages)
@@ -122,7 +123,7 @@ def test_without_communication_layers_wait_for_nothing() -> None:
 def test_layers_that_sleep_wait_too() -> None:
     asked = Options(tensor_parallel=2)
     model = Model.of("gpt2-small@A100").on(load_topology("loopback"), options=asked)
-    found = predict(model, load_topology("loopback"), gpus_per_node=4, options=asked, band=False)
+    found = predict(Job(model, load_topology("loopback"), gpus_per_node=4, options=asked), band=False)
     assert found.summary.layer_comm_s
     assert sum(found.summary.parts.values()) == pytest.approx(found.iteration_s)
 
@@ -164,7 +165,7 @@ def test_groups_that_do_not_fit_are_refused() -> None:
         _predicted(3, 2, model="gpt2-small")
     options = Options(tensor_parallel=4)
     with pytest.raises(InputError, match="groups of 4 ranks on nodes of 6; give a divisor or a multiple"):
-        predict(Model.of("gpt2-small").on(NODE, options=options), NODE, nodes=2, gpus_per_node=6, options=options)
+        predict(Job(Model.of("gpt2-small").on(NODE, options=options), NODE, nodes=2, gpus_per_node=6, options=options))
     with pytest.raises(PlanError, match="scheme 'hsdp:2': its ranks cannot be in groups of 2 that share layers"):
         _predicted(2, 2, scheme="hsdp:2")
     with pytest.raises(PlanError, match="its ranks cannot be in groups of 2"):
@@ -183,6 +184,6 @@ def test_other_buckets_of_a_job_that_is_resolved_are_sent() -> None:
 def test_a_whole_step_is_not_taken_for_a_part() -> None:
     part = Model.of("gpt2-small").on(NODE, options=Options(tensor_parallel=2))
     with pytest.raises(InputError, match="is one of 2 parts of a step, asked for is 1"):
-        predict(part, NODE, band=False)
+        predict(Job(part, NODE), band=False)
     with pytest.raises(InputError, match="is a whole step, asked for is 2"):
-        predict(replace(part, tensor=None), NODE, options=Options(tensor_parallel=2), band=False)
+        predict(Job(replace(part, tensor=None), NODE, options=Options(tensor_parallel=2)), band=False)

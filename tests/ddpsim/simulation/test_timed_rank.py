@@ -14,6 +14,7 @@ from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload
@@ -61,7 +62,7 @@ def test_an_exposed_last_bucket_is_added_to_the_backward():
         source.gradient_bytes
     )
     costs = Costs.of("gloo", None)
-    prediction = predict(source, LAB, options=Options(caps=caps))
+    prediction = predict(Job(source, LAB, options=Options(caps=caps)))
     copied_s = source.gradient_bytes / costs.copy_Bps
     last = costs.hook_s + source.parameters[0].size_bytes / costs.copy_Bps + costs.launch_s
     expected = 0.12 + costs.forward_s + last + wire_s + costs.finish_s + copied_s
@@ -70,10 +71,10 @@ def test_an_exposed_last_bucket_is_added_to_the_backward():
 
 
 def test_a_gpus_workload_on_plain_hosts_is_timed_and_a_processors_is_not():
-    assert predict(workload(device="V100"), LAB).document()["compute_device"] == "timed V100"
-    assert predict(workload(device="cpu"), LAB).document()["compute_device"] == "cpu"
+    assert predict(Job(workload(device="V100"), LAB)).document()["compute_device"] == "timed V100"
+    assert predict(Job(workload(device="cpu"), LAB)).document()["compute_device"] == "cpu"
     assert (
-        predict(workload(device="V100"), load_topology("dgx-1v"), options=Options(backend="gloo")).document()[
+        predict(Job(workload(device="V100"), load_topology("dgx-1v"), options=Options(backend="gloo"))).document()[
             "compute_device"
         ]
         == "V100"
@@ -83,7 +84,7 @@ def test_a_gpus_workload_on_plain_hosts_is_timed_and_a_processors_is_not():
 @pytest.mark.parametrize("device", ["V100", "cpu"])
 def test_the_optimizer_runs_once_a_cycle_of_accumulated_gradients(device):
     source = workload(device=device)
-    prediction = predict(source, LAB, options=Options(accumulate=4, comm="noop", backend="gloo"))
+    prediction = predict(Job(source, LAB, options=Options(accumulate=4, comm="noop", backend="gloo")))
     # Layers that sleep leave the time between gradients to additions: only the last one's delays anything.
     last_bytes = source.parameters[0].size_bytes if device == "V100" else source.gradient_bytes
     added_s = last_bytes / Costs.of("gloo", None).copy_Bps
@@ -97,7 +98,7 @@ def test_processors_of_one_model_differ_and_layers_that_sleep_do_not():
     spread = priors.with_values({"gloo.ddp.pace_spread": 0.1}, source="test")
     for device, slower in (("V100", 1.0), ("cpu", 1.1106)):
         alike, apart = (
-            predict(workload(device=device), LAB, calibration=calibration, band=False).iteration_s
+            predict(Job(workload(device=device), LAB, calibration=calibration), band=False).iteration_s
             for calibration in (priors, spread)
         )
         assert apart - alike == pytest.approx(0.12 * (slower - 1), rel=0.01)

@@ -8,6 +8,7 @@ import pytest
 from ddpsim import Options, load_topology
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.workload.replayed import spread_out
 from tests.ddpsim.simulation.builders import workload
 
@@ -42,7 +43,7 @@ def test_a_parameter_without_a_gradient_stays_without():
 
 def test_a_compiled_capture_hides_communication_only_where_its_graphs_are_split(capsys):
     compiled, _ = whole()
-    unsplit, split = (predict(compiled, DGX, options=Options(compiled=each), band=False) for each in (False, True))
+    unsplit, split = (predict(Job(compiled, DGX, options=Options(compiled=each)), band=False) for each in (False, True))
     assert split.summary.exposed_comm_s < 0.6 * unsplit.summary.exposed_comm_s
     told = set()
     warn_of_pace(unsplit, told)

@@ -8,6 +8,7 @@ import pytest
 from ddpsim import load_topology, load_workload
 from ddpsim.errors import WorkloadError
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.workload.replayed import ITERATIONS, add_jitter
 
 ESTIMATE = load_workload("resnet50@v100-fp32-b32")
@@ -25,7 +26,7 @@ def test_device_times_scatter_as_asked_and_the_host_keeps_its_pace():
 
 def test_ranks_wait_for_the_slowest_so_that_a_step_is_longer():
     machine = load_topology("p3dn.24xlarge")
-    even, uneven = (predict(each, machine, nodes=2, band=False) for each in (ESTIMATE, add_jitter(ESTIMATE, 0.05)))
+    even, uneven = (predict(Job(each, machine, nodes=2), band=False) for each in (ESTIMATE, add_jitter(ESTIMATE, 0.05)))
     assert 1.02 < uneven.iteration_s / even.iteration_s < 1.2
 
 

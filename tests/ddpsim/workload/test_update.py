@@ -6,6 +6,7 @@ import pytest
 
 from ddpsim import InputError, Options, load_topology, load_workload
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.job import Job
 from ddpsim.workload.estimate import EstimateOptions, Operator, estimate
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.optimizers import optimizer_named
@@ -34,7 +35,8 @@ def test_a_prediction_carries_the_optimizer_and_tells_clipping_apart():
     workload = load_workload(NAME)
     fused, clipped = (
         predict(
-            workload, DGX, options=Options(optimizer="adamw-fused", clip_gradients=clip), calibration=ALIKE, band=False
+            Job(workload, DGX, options=Options(optimizer="adamw-fused", clip_gradients=clip), calibration=ALIKE),
+            band=False,
         )
         for clip in (False, True)
     )
@@ -48,7 +50,7 @@ def test_a_prediction_carries_the_optimizer_and_tells_clipping_apart():
 def test_an_optimizer_takes_its_time_once_a_step_and_clipping_with_it():
     given = Options(optimizer="adamw-fused", clip_gradients=True)
     once, accumulated = (
-        predict(load_workload(NAME), DGX, options=replace(given, accumulate=n), band=False) for n in (1, 4)
+        predict(Job(load_workload(NAME), DGX, options=replace(given, accumulate=n)), band=False) for n in (1, 4)
     )
     assert accumulated.clipping_s * 4 == pytest.approx(once.clipping_s, rel=1e-3)
 

@@ -1,18 +1,48 @@
-"""What points are known by in a journal: all that their answers rest on, as a digest."""
+"""A job: a workload with its options on a machine, all that a prediction rests on, and the key it is kept under."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import option_values
-from ddpsim.simulation import Options
-from ddpsim.topology.graph import Cluster
+from ddpsim.topology.declared import Cluster
 from ddpsim.version import __version__
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, workload_document
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A workload with its options on the first GPUs of a machine's first nodes.
+
+    >>> from ddpsim import Job, predict
+    >>> predict(Job("resnet50", "dgx-1v", nodes=2)).nodes
+    2
+
+    Attributes:
+        workload: one rank's iteration without communication; for `ddpsim.predict` also a name or a file's path.
+        topology: the machine; for `ddpsim.predict` also a name or a file's path.
+        nodes: how many; None is the machine's own number.
+        gpus_per_node: ranks on the first so many GPUs of each node; None is all.
+        options: bucket caps among them.
+        calibration: measured constants; None is the documented priors.
+    """
+
+    workload: Workload
+    topology: Cluster
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    options: Options = field(default_factory=Options)
+    calibration: Calibration | None = None
+
+    def key(self) -> str:
+        """Return what it is kept under: equal for equal jobs of the same version, here and elsewhere."""
+        return Keys("job").of(self)
 
 
 class Keys:
@@ -29,7 +59,7 @@ class Keys:
         self._start = hashlib.sha256(f"{kind} {__version__} {self._join_parts(common)}".encode())
 
     def of(self, *parts: object) -> str:
-        """Return the key of a point: of workloads, machines, options, calibrations, and values that JSON has."""
+        """Return the key of a point: of jobs, workloads, machines, options, calibrations, and values that JSON has."""
         digest = self._start.copy()
         digest.update(self._join_parts(parts).encode())
         return digest.hexdigest()[:24]
@@ -40,6 +70,8 @@ class Keys:
     def _format_part(self, part: object) -> str:
         if part is None or isinstance(part, int | float):
             return repr(part)
+        if isinstance(part, Job):
+            return self._join_parts(tuple(getattr(part, each.name) for each in fields(Job)))
         if id(part) not in self._seen:
             said = json.dumps(_contents(part), default=str)
             self._seen[id(part)] = part, hashlib.sha256(said.encode()).hexdigest()
