@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.exclusions import SIMULATED, Exclusion, refuse_excluded
 from ddpsim.jobs.job import NO_INPUT, Job
-from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated_options import SimulatedOptions
 from ddpsim.options.option import check_at_least_one, plain_signature, positive
 from ddpsim.workload.devices import check_devices_told

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from ddpsim.bucketing import BucketPlan, Parameter, plan_buckets
 from ddpsim.bucketing.plan import custom_plan
+from ddpsim.collectives.conditions import CollectiveOptions, Fidelity
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job import Job
-from ddpsim.jobs.job_options import CollectiveOptions, Fidelity
 from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
 from ddpsim.options.option import Option, Section
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
