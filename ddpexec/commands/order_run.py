@@ -62,7 +62,7 @@ def order_run(
     from ddpsim import shipped
     from ddpsim.doctor.other_work import ProcessorClock
     from ddpsim.files import json_text, write_whole
-    from ddpsim.jobs.options import JobOptions
+    from ddpsim.jobs.job_options import JobOptions
     from ddpsim.orderbench.machines import BenchMachine, caps_for
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.order_trace import load_order_trace

@@ -21,7 +21,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.running.timed import TimedModel, make_timed_model
-from ddpsim.jobs.options import JobOptions
+from ddpsim.jobs.job_options import JobOptions
 from ddpsim.order.arrivals import Arrivals
 from ddpsim.order.consensus import arrange, consensus
 from ddpsim.order.policy import OrderPolicy

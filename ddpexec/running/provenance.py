@@ -10,7 +10,7 @@ import torch
 
 from ddpexec.describe import device_model
 from ddpexec.schedules.learning import ProbedLink
-from ddpsim.jobs.options import JobOptions
+from ddpsim.jobs.job_options import JobOptions
 from ddpsim.options.option import list_declared, option_values
 from ddpsim.order.predictors import predictor_name
 

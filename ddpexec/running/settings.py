@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.jobs.exclusions import EXECUTED, STOCK_TORCH, refuse_excluded
-from ddpsim.jobs.options import NO_INPUT, RECORDED_INPUT, JobOptions
+from ddpsim.jobs.job_options import NO_INPUT, RECORDED_INPUT, JobOptions
 from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.options.option import Option, Section, check_at_least_one
 from ddpsim.schedules.named import scheme_named

@@ -14,7 +14,7 @@ from ddpexec.errors import OptionError
 from ddpexec.running.run import Run, Turn
 from ddpexec.running.settings import RunSettings
 from ddpexec.timing.stopwatch import gather
-from ddpsim.jobs.options import NO_INPUT
+from ddpsim.jobs.job_options import NO_INPUT
 from ddpsim.schedules.named import scheme_named
 
 STEPS = 3

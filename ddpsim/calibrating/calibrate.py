@@ -18,11 +18,10 @@ from ddpsim.calibrating.fitting import Fit, Prior, Vector, find_dominant_constan
 from ddpsim.calibrating.host_timed import drop_host_timed_rows, latencies_held
 from ddpsim.calibrating.misfit import Misfit, misfit
 from ddpsim.calibrating.samples import Sample, predict_times
-from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.collectives.calibration import PRIORS, Calibration, Curve, CurvePoint
+from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.collectives.nccl.versions import OLD
-from ddpsim.collectives.priors import PRIORS
 from ddpsim.errors import CalibrationError, UnknownNameError, list_few
-from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.measured import MeasuredTable
 from ddpsim.topology.graph import Topology
 

@@ -12,8 +12,8 @@ from statistics import median
 
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.errors import CalibrationError
-from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.measured import MeasuredTable
 from ddpsim.units import format_count, format_time
 

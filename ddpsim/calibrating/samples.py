@@ -10,6 +10,7 @@ import numpy as np
 
 from ddpsim.calibrating.fitting import Vector
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions
 from ddpsim.collectives.curve import Correction, CurveTransport, find_curves
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.mpi.transport import MpiTransport
@@ -18,7 +19,6 @@ from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT, first_version
 from ddpsim.collectives.transport import Transport
 from ddpsim.errors import CalibrationError, InputError
-from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions
 from ddpsim.measured import Conditions, MeasuredTable
 from ddpsim.topology.graph import Placement, Topology
 

@@ -12,7 +12,7 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.options import PlanFile, WorkloadName, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, table
-from ddpsim.jobs.options import JobOptions
+from ddpsim.jobs.job_options import JobOptions
 from ddpsim.options.option import list_declared
 
 if TYPE_CHECKING:

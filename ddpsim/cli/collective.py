@@ -88,9 +88,9 @@ def collective(
 def _predict(
     operation: Operation, topology: str, asked: CollectiveRequest, given: ConstantOptions, output: Output
 ) -> None:
+    from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions
     from ddpsim.collectives.execute import Collectives, find_correcting_curve, library_of
     from ddpsim.collectives.nccl.paths_taken import paths_advice
-    from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions
     from ddpsim.measured import Conditions
     from ddpsim.topology.spec import load_topology
 

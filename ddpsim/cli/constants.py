@@ -48,9 +48,8 @@ class ConstantOptions:
 
 def with_given(calibration: Calibration | None, items: Sequence[str], backend: str | None = None) -> Calibration | None:
     """Return `calibration`, or the priors, with the constants that `items` set; None where there is neither."""
-    from ddpsim.collectives.calibration import Calibration
+    from ddpsim.collectives.calibration import PRIORS, Calibration
     from ddpsim.collectives.constant import GIVEN
-    from ddpsim.collectives.priors import PRIORS
 
     if not items:
         return calibration
@@ -138,7 +137,7 @@ def constants(
 
 def _constants_in_force(calibration: Calibration | None, backend: str | None) -> list[Constant]:
     """Return the constants in force of one backend, or of all."""
-    from ddpsim.collectives.priors import PRIORS
+    from ddpsim.collectives.calibration import PRIORS
 
     if calibration is None:
         return [constant for name in PRIORS if backend in (None, name) for constant in PRIORS[name]]

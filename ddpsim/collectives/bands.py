@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.curve import CurveTransport
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.transport import Transport
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 

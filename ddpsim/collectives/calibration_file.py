@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ddpsim.collectives.calibration import SCHEMA, Calibration, Curve, CurvePoint
+from ddpsim.collectives.calibration import PRIORS, SCHEMA, Calibration, Curve, CurvePoint
 from ddpsim.collectives.constant import Constant
-from ddpsim.collectives.priors import PRIORS
 from ddpsim.documents import Document, File, read_as
 from ddpsim.errors import CalibrationError
 from ddpsim.files import display_name, parse_json, read_text

@@ -11,6 +11,7 @@ from typing import get_args
 import simpy
 
 from ddpsim.collectives.calibration import Calibration, Curve
+from ddpsim.collectives.conditions import DEFAULT, GPU_BACKENDS, Backend, CollectiveOptions
 from ddpsim.collectives.curve import Correction, CurveTransport, find_curve, find_curves
 from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
@@ -23,7 +24,6 @@ from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import AlgorithmChoice, Transport
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
-from ddpsim.jobs.job_options import DEFAULT, GPU_BACKENDS, Backend, CollectiveOptions
 from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation

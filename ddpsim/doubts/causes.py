@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.collectives.ddp_costs import HOST_COSTS, Costs
 from ddpsim.doubts import collectives
 from ddpsim.doubts.collisions import collisions
@@ -34,7 +35,6 @@ from ddpsim.doubts.spreads import (
     find_fusing_spreads,
 )
 from ddpsim.jobs.graph_cuts import GraphCuts
-from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.topology.graph import Placement

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from ddpsim.collectives.bands import Band, band_factors
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions
 from ddpsim.collectives.execute import find_correcting_curve, layout_of, make_transport
 from ddpsim.collectives.nccl.layout import join_by_nvlink
 from ddpsim.collectives.nccl.loads import HOST, NVSWITCH, PCIE, XGMI
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
 from ddpsim.doubts.spreads import DOMAIN, Spread, find_collective_spread
-from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import nic_kind

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.far_gpus import farthest_from_nics
 from ddpsim.topology.graph import Placement
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
+from ddpsim.collectives.conditions import Backend
 from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.advice import advice_of
 from ddpsim.explaining.bound import shares_of
@@ -22,7 +23,6 @@ from ddpsim.explaining.machine_check import count_node_gpus
 from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.seen import PARTS, UNPREDICTED, SeenRank
 from ddpsim.explaining.splits import MedianSplit, splits_of
-from ddpsim.jobs.job_options import Backend
 from ddpsim.trace.metrics import quantile
 from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload

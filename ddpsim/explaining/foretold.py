@@ -10,13 +10,13 @@ import numpy as np
 
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import Backend
 from ddpsim.doubts.doubt import Effect
 from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.bucket_origin import bucket_origin, is_whole, sets_of
 from ddpsim.explaining.machine import TracedMachine
 from ddpsim.explaining.one_size import one_size_doubt
 from ddpsim.explaining.seen import PARTS
-from ddpsim.jobs.job_options import Backend
 from ddpsim.planning.planner import plan as best_plan
 from ddpsim.planning.rows import PlanRow
 from ddpsim.planning.worth import NO_GAIN, Trial, decide, is_advised

@@ -13,7 +13,7 @@ from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import InputError
 from ddpsim.files import display_name, read_text
 from ddpsim.jobs.beside import JobBeside
-from ddpsim.jobs.options import JobOptions
+from ddpsim.jobs.job_options import JobOptions
 from ddpsim.options.keys import values_of, with_options
 from ddpsim.options.option import build
 from ddpsim.topology.bounds import MOST_GPUS, MOST_NODES

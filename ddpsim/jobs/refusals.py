@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.errors import InputError
 from ddpsim.jobs.exclusions import SEVERAL_DEVICES, given
-from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.topology.graph import Placement

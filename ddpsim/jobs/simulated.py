@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from ddpsim.bucketing import BucketPlan, Parameter, plan_buckets
 from ddpsim.bucketing.plan import custom_plan
+from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions, Fidelity
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.exclusions import SIMULATED, Exclusion, refuse_excluded
-from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions, Fidelity
-from ddpsim.jobs.options import NO_INPUT, JobOptions
+from ddpsim.jobs.job_options import NO_INPUT, JobOptions
 from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
 from ddpsim.options.option import Option, Section, check_at_least_one, plain_signature, positive
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.doubts import join
-from ddpsim.jobs.options import RECORDED_INPUT
+from ddpsim.jobs.job_options import RECORDED_INPUT
 from ddpsim.prediction.predict import local_period_s
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options

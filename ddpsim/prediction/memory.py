@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.gpus.table import find_shipped_gpu
-from ddpsim.jobs.options import JobOptions
+from ddpsim.jobs.job_options import JobOptions
 from ddpsim.schedules.schedule import WHOLE, Schedule
 from ddpsim.workload import Buffer, Workload
 from ddpsim.workload.devices import buffer_devices, device_numbers

@@ -8,12 +8,12 @@ from statistics import fmean
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_advice, paths_taken
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.jobs.graph_cuts import GraphCuts
-from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.stages import parts_of
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.notes import calibration_notes, codec_notes, pace_notes

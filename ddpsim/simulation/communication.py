@@ -12,6 +12,7 @@ from functools import partial
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.contention import (
     ComputeSlowdown,
     ConcurrentCollectives,
@@ -29,7 +30,6 @@ from ddpsim.collectives.lanes import LaneGroup, SharedNetwork, StageLinks, Strea
 from ddpsim.collectives.launched import BUFFERS, Collective, CollectiveKey
 from ddpsim.collectives.parameter_servers import ServerLinks, Staleness
 from ddpsim.collectives.transport import Transport
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network

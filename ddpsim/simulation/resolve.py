@@ -20,7 +20,7 @@ from ddpsim.collectives.copies import byte_copy_s
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.groups import check_layer_groups
 from ddpsim.jobs.graph_cuts import split_into_graphs
-from ddpsim.jobs.options import NO_INPUT
+from ddpsim.jobs.job_options import NO_INPUT
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.refusals import check_devices, check_extent, check_schedule, check_templates
 from ddpsim.jobs.representatives import RankKind, SimulatedRank, draws_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.schedules import ring_s
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import read_table
 from ddpsim.topology.spec import load_topology
 from studies.accuracy.systems import TABLES

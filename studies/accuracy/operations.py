@@ -13,8 +13,8 @@ from statistics import mean, median
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import MeasuredTable, parse_table
 from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.tuning import best, time_us
 from ddpsim.collectives.nccl.versions import RING, TREE
-from ddpsim.jobs.job_options import CollectiveOptions
 from studies.accuracy.residuals import constants
 from studies.accuracy.rows import read_rows
 from studies.accuracy.systems import TABLES, System, load, machine

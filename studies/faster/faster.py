@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.nccl.costs import EntryCosts
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.tuning import best, time_us
 from ddpsim.collectives.nccl.versions import CURRENT, LL, LL128, RING
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.graph import Link, NodeGroup, Topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB

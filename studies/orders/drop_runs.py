@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from ddpsim.files import json_text, write_whole
-from ddpsim.jobs.options import DropBuckets
+from ddpsim.jobs.job_options import DropBuckets
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job

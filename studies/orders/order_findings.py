@@ -16,7 +16,7 @@ from typing import Any
 
 from ddpsim import shipped
 from ddpsim.files import json_text, write_whole
-from ddpsim.jobs.options import DropBuckets
+from ddpsim.jobs.job_options import DropBuckets
 from ddpsim.orderbench import Bench, BenchMachine, bench
 from ddpsim.orderbench.generated import generate_trace, statistics_of
 from ddpsim.prediction.predict import predict

@@ -19,8 +19,8 @@ class Allreduce:
 
     def answer(self) -> dict[str, float]:
         """Return its time in seconds."""
+        from ddpsim.collectives.conditions import CollectiveOptions
         from ddpsim.collectives.execute import make_transport
-        from ddpsim.jobs.job_options import CollectiveOptions
         from ddpsim.operations import Operation
         from ddpsim.topology.spec import load_topology
 

@@ -73,8 +73,8 @@ def _finished_s(backend: Backend, size_bytes: int, count: int, launch_s: float, 
     """Return when the last of `count` allreduces ends that are launched one after the other."""
     import simpy
 
+    from ddpsim.collectives.conditions import CollectiveOptions
     from ddpsim.collectives.execute import Collectives
-    from ddpsim.jobs.job_options import CollectiveOptions
     from ddpsim.operations import Operation
     from ddpsim.topology.spec import load_topology
 

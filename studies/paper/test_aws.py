@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.schedules.dataparallel import dataparallel
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.topology.spec import load_topology

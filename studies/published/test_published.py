@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.spec import parse_topology
 from studies.accuracy import aws_post
 from studies.published.published_fit import nonnegative

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.doubts.collectives import factors
 from ddpsim.doubts.spreads import COLLECTIVES
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import read_table
 from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from ddpsim.collectives import operation_schedules, schedules
 from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import DEFAULT, CollectiveOptions
 from ddpsim.collectives.gloo import operation_steps
 from ddpsim.collectives.gloo.ways import GlooPaths
 from ddpsim.collectives.host_paths import Hop
@@ -24,7 +25,6 @@ from ddpsim.collectives.patterns import refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps, Transport
-from ddpsim.jobs.job_options import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement

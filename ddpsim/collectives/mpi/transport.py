@@ -15,6 +15,7 @@ from types import MappingProxyType
 from ddpsim.collectives import operation_schedules, schedules
 from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import DEFAULT, CollectiveOptions
 from ddpsim.collectives.mpi.decision import ALGORITHMS, pick_algorithm
 from ddpsim.collectives.mpi.ways import EAGER_BYTES, MpiPaths
 from ddpsim.collectives.patterns import PatternTransport, refuse_unknown_algorithm
@@ -22,7 +23,6 @@ from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import Builder, TransferSchedule
 from ddpsim.collectives.transport import AlgorithmChoice, Steps, Transport
 from ddpsim.errors import TopologyError
-from ddpsim.jobs.job_options import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement

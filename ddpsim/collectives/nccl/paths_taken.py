@@ -8,9 +8,9 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.declared import Cluster, NodeGroup
 from ddpsim.topology.far_gpus import farthest_from_nics
 from ddpsim.topology.file_advice import bottlenecks, file_advice, nic_advice

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import DEFAULT, CollectiveOptions
 from ddpsim.collectives.nccl import steps as nccl_steps
 from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
@@ -24,7 +25,6 @@ from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.totals import total_by_key
 from ddpsim.collectives.transport import AlgorithmChoice, Steps, Transport
 from ddpsim.errors import TopologyError, UnknownNameError
-from ddpsim.jobs.job_options import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.operations import Operation
 

@@ -164,8 +164,8 @@ class Allreduce:
 
 def allreduce_s(placement: Placement, algorithm: str, size_bytes: int) -> float:
     """Return the seconds that an allreduce takes by itself."""
+    from ddpsim.collectives.conditions import CollectiveOptions
     from ddpsim.collectives.execute import Collectives
-    from ddpsim.jobs.job_options import CollectiveOptions
 
     options = CollectiveOptions(algorithm=algorithm)
     return Collectives(None, placement, backend="nccl", options=options).simulate_s(size_bytes)

@@ -8,9 +8,9 @@ import pytest
 
 from ddpsim import Calibration, calibrate, load_topology
 from ddpsim.collectives.calibration_file import calibration_from
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.files import json_text
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import MeasuredTable, parse_table
 from ddpsim.operations import Operation
 

@@ -11,7 +11,7 @@ import pytest
 from ddpexec.commands.estimate import estimate
 from ddpsim.cli.app import whole_command
 from ddpsim.cli.flags import find_command
-from ddpsim.jobs.options import JobOptions
+from ddpsim.jobs.job_options import JobOptions
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section, list_declared
 

@@ -7,8 +7,8 @@ from typing import Any
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.graph import Placement
 
 

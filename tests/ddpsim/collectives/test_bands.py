@@ -7,8 +7,8 @@ import pytest
 
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.spec import load_topology
 
 LOOPBACK = load_topology("loopback").place(1, 2)

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.curve import Correction, CurveTransport
 from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.steps import carry_out
 from ddpsim.errors import InputError, TopologyError
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation

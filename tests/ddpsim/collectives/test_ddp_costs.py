@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ddpsim import Calibration, load_calibration
+from ddpsim.collectives.calibration import PRIORS
 from ddpsim.collectives.ddp_costs import Costs
-from ddpsim.collectives.priors import PRIORS
 from ddpsim.errors import CalibrationError
 from ddpsim.files import json_text
 from ddpsim.workload.replayed import single_clock

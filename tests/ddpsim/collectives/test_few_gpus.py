@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ddpsim import Calibration, load_topology
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.nccl.costs import Cost, EntryCosts
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT, LL128, RING, SIMPLE
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.units import MIB
 

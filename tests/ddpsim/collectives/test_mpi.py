@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from ddpsim import Calibration, calibrate, load_topology, load_workload
 from ddpsim.collectives import schedules
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.mpi.decision import ALGORITHMS, pick_algorithm
 from ddpsim.collectives.mpi.transport import MpiTransport
 from ddpsim.errors import InputError, TopologyError
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.jobs.simulated import Options
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.operations import Operation

@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 
 from ddpsim.collectives.channels import find_channels
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.nccl.rccl import ALL_PAIRS_BYTES
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Transport
 from ddpsim.errors import InputError, TopologyError
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology, parse_topology
 from tests.ddpsim.collectives.groups import group_on

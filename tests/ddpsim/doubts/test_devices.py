@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ddpsim import Calibration, Options, load_topology, load_workload
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.nccl.paths_taken import paths_taken
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.devices import far_from_nics
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.topology.far_gpus import farthest_from_nics

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ddpsim import BucketCaps, InputError
 from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.flags import error_in_flags, flags_of
-from ddpsim.jobs.options import JobOptions
+from ddpsim.jobs.job_options import JobOptions
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.arguments import format_arguments
 from ddpsim.options.option import Option, build, check_choices, list_declared, option_values

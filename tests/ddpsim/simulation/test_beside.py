@@ -7,7 +7,7 @@ import pytest
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
-from ddpsim.jobs.options import JobOptions
+from ddpsim.jobs.job_options import JobOptions
 from ddpsim.prediction.predict import predict, without_beside
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job

@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.copies import peer_demand
 from ddpsim.collectives.execute import make_transport
 from ddpsim.errors import InputError, TopologyError
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.prediction.memory import Memory
 from ddpsim.simulation import Options, simulate, simulate_local

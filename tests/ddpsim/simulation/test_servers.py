@@ -10,6 +10,7 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.contention import slow_messages
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths
@@ -17,7 +18,6 @@ from ddpsim.collectives.launched import Collective
 from ddpsim.collectives.parameter_servers import ServerConnection, ServerLinks
 from ddpsim.collectives.schedules import parameter_server
 from ddpsim.errors import InputError, PlanError, TopologyError
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
