@@ -10,7 +10,6 @@ from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.capturing.estimate import ANCHORS, SHIPPED, carry_model, estimate_model, write_shipped  # noqa: E402
 from ddpexec.models import ESTIMATED, MODELS  # noqa: E402
 from ddpsim import shipped  # noqa: E402
-from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
 from ddpsim.errors import WorkloadError  # noqa: E402
 from ddpsim.workload.files import load_workload, save_workload  # noqa: E402
 from ddpsim.workload.gpus import gpu_named, gpu_of  # noqa: E402
@@ -97,13 +96,6 @@ def test_a_bare_name_is_the_v100s():
     assert (bare.name, bare.device, bare.precision, bare.batch_size) == ("resnet50", "V100", "fp32", 32)
     assert (bare.gradient_ready_s == named.gradient_ready_s).all()
     assert bare.estimated
-
-
-def test_arrival_order_gives_the_buckets_of_a_real_run():
-    workload = load_workload("resnet50")
-    plan = rebuilt_plan(workload.parameters, BucketCaps(), workload.arrival_order())
-    elements = [bucket.size_bytes // 4 for bucket in plan.buckets]
-    assert elements == [2_049_000, 7_875_584, 6_563_840, 6_637_568, 2_431_040]
 
 
 def test_the_command(tmp_path, refusal):
@@ -203,12 +195,6 @@ def test_for_which_gpu_is_asked_for(tmp_path, capsys):
     assert told.startswith("error: --gpu: for which GPU is not said; give one: A10, A100, ")
     assert " H100, " in told
     assert told.endswith("or describe it: --gpu-file, or --memory-bandwidth with --peak\n")
-
-
-def test_a_gpu_that_nobody_knows_may_be_described(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["estimate", "--model", "mlp", "--gpu", "XX", "-o", str(tmp_path / "mlp.json")])
-    assert "; or describe it: --gpu-file, or" in capsys.readouterr().err
 
 
 def test_the_pace_of_another_gpu_is_said_and_that_of_no_anchor_refused(tmp_path, capsys):
