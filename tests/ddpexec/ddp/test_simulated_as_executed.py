@@ -88,10 +88,9 @@ def by_policy(rank):
     found = []
     for seed, policy in enumerate(POLICIES):
         for find_unused in (False, True):
-            names = {"rebuild": policy["order"], "predictor": policy["predictor"], "consensus": policy["consensus"]}
-            ddp = DistributedDataParallel(
-                Branches(COUNT), bucket_cap_mb=CAP, find_unused_parameters=find_unused, **names
-            )
+            options = {"bucket_cap_mb": CAP, "find_unused_parameters": find_unused, "rebuild": policy["order"]}
+            options |= {name: policy[name] for name in ("predictor", "consensus")}
+            ddp = DistributedDataParallel(Branches(COUNT), **options)
             found.append(executed(rank, ddp, orders_of(seed, find_unused)[rank]))
     return found
 
