@@ -1,3 +1,4 @@
+import functools
 import gzip
 import json
 from dataclasses import replace
@@ -8,13 +9,15 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.capturing.estimate import ANCHORS, SHIPPED, carry_model, estimate_model, write_shipped  # noqa: E402
+from ddpexec.capturing.shapes import model_shape  # noqa: E402
 from ddpexec.models import ESTIMATED, MODELS  # noqa: E402
 from ddpsim import shipped  # noqa: E402
 from ddpsim.errors import WorkloadError  # noqa: E402
 from ddpsim.workload.files import load_workload, save_workload  # noqa: E402
 from ddpsim.workload.gpus import gpu_named, gpu_of  # noqa: E402
-from tests.ddpexec.capturing.counted import counted  # noqa: E402
 
+counted = functools.cache(model_shape)
+"""Operators of shipped models, each counted once in a process: a second of a processor for the larger ones."""
 # Multiply-adds of a forward pass, in units of 1e9: torchvision's model pages; BERT by 2 x parameters x tokens.
 PUBLISHED_GMAC = {"resnet50": 4.09, "resnet152": 11.51, "resnext50_32x4d": 4.23, "vgg16": 15.47, "vit-b16": 17.56}
 
@@ -220,3 +223,26 @@ def test_a_gpus_file_is_its_own_source(tmp_path):
     (tmp_path / "mine.yaml").write_text("name: Mine\nmemory_bandwidth: 1792GB/s\npeaks: {fp32: 126TFLOP/s}\n")
     made = estimated(tmp_path, "--gpu-file", str(tmp_path / "mine.yaml"))
     assert made.provenance["gpu"] == "given by the user"
+
+
+@pytest.mark.parametrize(
+    ("factor", "model"),
+    [
+        *((0.5, model) for model in ("mlp", "resnet50", "bert-base-s64", "vit-b16")),
+        (3, "mlp"),
+        *(
+            pytest.param(3, model, marks=pytest.mark.needs("minutes"))
+            for model in ("resnet50", "bert-base-s64", "vit-b16")
+        ),
+    ],
+)
+def test_another_batch_is_what_counting_it_finds(model, factor):
+    """Traffic of one operator may be off where a tensor of a few bytes, or of indices, does not go with the batch."""
+    known = counted(model)
+    batch = int(known.batch_size * factor)
+    scaled, there = known.operators(known.parameters).with_batch(batch), counted(model, batch)
+    for ours, theirs in ((scaled.forward, there.forward), (scaled.backward, there.backward)):
+        assert [(o.kind, o.gradients) for o in ours] == [(o.kind, o.gradients) for o in theirs]
+        assert [o.flops for o in ours] == pytest.approx([o.flops for o in theirs], rel=1e-12)
+        whole = sum(o.traffic_bytes for o in theirs)
+        assert sum(abs(o.traffic_bytes - t.traffic_bytes) for o, t in zip(ours, theirs, strict=True)) < 0.005 * whole
