@@ -1,4 +1,4 @@
-"""Ranks do what a test asks and end with its call; one that leaves something behind in standing ranks fails by its name."""
+"""Ranks do what a test asks and end with it; what they leave behind fails that test by its name."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from ddpsim.explaining.tuned import read_tuning
 from tests.ddpexec.groups import ranks
 
 STOCK, OURS = torch.nn.parallel.DistributedDataParallel, ddpexec.DistributedDataParallel
+KINDS = {"torch": STOCK, "ddpexec": OURS}
 WIDTH, BLOCKS, BATCH = 32, 4, 4
 CAP = 0.005
 """MiB: each block's parameters make a bucket of their own."""
@@ -69,7 +70,7 @@ def train(model: Any, steps: int, rank: int, between: Any = lambda number: None,
     ("kind", "variant", "accumulate"),
     [
         (kind, variant, accumulate)
-        for kind in ("torch", "ddpexec")
+        for kind in KINDS
         for variant in VARIANTS
         for accumulate in (1, 2)
         if (variant, accumulate) != ("static", 2)  # torch's own first step fails there, under no_sync
@@ -79,8 +80,7 @@ def train(model: Any, steps: int, rank: int, between: Any = lambda number: None,
 def test_two_ranks_train_to_the_same_bits_while_buckets_change_to_and_fro(
     rank: int, kind: str, variant: str, accumulate: int
 ) -> None:
-    options = VARIANTS[variant]
-    make = {"torch": STOCK, "ddpexec": OURS}[kind]
+    options, make = VARIANTS[variant], KINDS[kind]
     plain = train(wrapped(make, **options), 11, rank, accumulate=accumulate)
     model, first = wrapped(make, **options), BucketCaps(bucket_cap_mb=CAP)
     reducer = model.reducer
@@ -184,9 +184,8 @@ def predict_at_once() -> None:
 def tuned(rank: int, kind: str, folder: str) -> int:
     """Tune: bits are those without it, no hook stays; return after how many steps it was decided."""
     predict_at_once()
-    make = {"torch": STOCK, "ddpexec": OURS}[kind]
-    plain = train(wrapped(make), 120, rank)
-    model = wrapped(make)
+    plain = train(wrapped(KINDS[kind]), 120, rank)
+    model = wrapped(KINDS[kind])
     hooks = [len(each._forward_pre_hooks) + len(each._forward_hooks) for each in model.modules()]
     backward = torch.autograd.backward
     tuner = ddpexec.Tuner(model, out=folder)
@@ -201,7 +200,7 @@ def tuned(rank: int, kind: str, folder: str) -> int:
     return decision.steps
 
 
-@pytest.mark.parametrize("kind", ["torch", "ddpexec"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_round_ends_within_100_steps_with_the_bits_of_no_tuning_and_leaves_no_hook(kind: str, tmp_path: Path) -> None:
     steps, others = ranks.run(2, tuned, kind, str(tmp_path))
     assert steps == others <= 100
