@@ -20,7 +20,7 @@ def held(rank: int) -> None:
     """Wait inside torch, where no signal is heard, as behind a kernel that waits for a rank that is gone."""
     behind: torch.futures.Future[None] = torch.futures.Future()
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    with pytest.raises(SystemExit, match="2"), raise_on_sigterm(lambda: behind.set_result(None)):
+    with pytest.raises(SystemExit, match=r"^2$"), raise_on_sigterm(lambda: behind.set_result(None)):
         behind.wait()
 
 

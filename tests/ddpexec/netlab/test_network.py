@@ -31,6 +31,7 @@ def test_a_slow_link_is_slow_in_both_directions_and_alone() -> None:
 def test_topology_of_the_simulator_and_the_lab_agree_on_every_route() -> None:
     topology = lab_topology(4, 1000 * MBIT, 1e-3, trunk=300 * MBIT)
     network, placement = lab_network(topology), topology.place()
+    assert network.is_tree
     for (source, target), route in network.routes.items():
         links = placement.network_route((source, "nic0"), (target, "nic0"))
         assert [network.wires[i].rate for i in route] == [link.bandwidth for link in links]
