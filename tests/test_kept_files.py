@@ -88,21 +88,12 @@ def test_lines_of_a_sweep_and_a_comparison_have_all_their_keys_today(
 ) -> None:
     workload = str(kept.parent / "first" / "workload.json")
     asked = {
-        "sweep": (
-            "--workload",
-            workload,
-            "--topology",
-            "loopback",
-            "--gpus-per-node",
-            "2",
-            "--bucket-cap-mb",
-            "0.01,25",
-        ),
-        "compare": ("--workload", "mlp", "--topology", "dgx-1v", "--topology", "p3.16xlarge", "--nodes", "1"),
+        "sweep": f"--workload {workload} --topology loopback --gpus-per-node 2 --bucket-cap-mb 0.01,25",
+        "compare": "--workload mlp --topology dgx-1v --topology p3.16xlarge --nodes 1",
     }
     for command, words in asked.items():
         out = tmp_path / f"{command}.jsonl"
-        assert run([command, *words, "-o", str(out)]) == 0, capsys.readouterr().err
+        assert run([command, *words.split(), "-o", str(out)]) == 0, capsys.readouterr().err
         before, now = (
             [json.loads(line) for line in path.read_text().splitlines()] for path in (kept / f"{command}.jsonl", out)
         )

@@ -32,19 +32,28 @@ class Stack(nn.Module):
         return self.norm(x)
 
 
-def shape(layer, *, checkpointed=False):
-    def make():
-        def batch(size, device, generator):
-            return Batch((torch.zeros(size, WIDTH, device=device),), ())
+def count_rows(make_module, rows, width):
+    """Count the step of a module on so many rows, whose outputs are added up."""
 
-        module = Stack(layer)
-        if checkpointed:
-            checkpoint_layers(module)
-        return TrainingModel("stack", module, SAMPLES, "row", batch, lambda output, batch: output.sum())
+    def batch(size, device, generator):
+        return Batch((torch.zeros(size, width, device=device),), ())
+
+    def make():
+        return TrainingModel("rows", make_module(), rows, "row", batch, lambda output, batch: output.sum())
 
     with torch.device("meta"):
         model = make()
-    return count_training_step(model, SAMPLES, make)
+    return count_training_step(model, rows, make)
+
+
+def shape(layer, *, checkpointed=False):
+    def make():
+        module = Stack(layer)
+        if checkpointed:
+            checkpoint_layers(module)
+        return module
+
+    return count_rows(make, SAMPLES, WIDTH)
 
 
 def of(operators, term):

@@ -7,10 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from ddpexec.capturing.shapes import count_training_step
-from ddpexec.models.training import Batch, TrainingModel
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.compiled import graph_splits
+from tests.ddpexec.capturing.test_autocast_operators import count_rows
 
 ROWS, WIDTH = 8, 256
 MIB = 1 << 20
@@ -76,16 +75,10 @@ def waits(node, user, order):
 @pytest.mark.parametrize("cap_mb", [1.0, 1.3])
 def test_what_crosses_a_cut_is_what_torchs_own_graphs_pass_on_and_fusion_would_not_write(cap_mb):
     def make():
-        def batch(size, device, generator):
-            return Batch((torch.zeros(size, WIDTH, device=device),), ())
+        return nn.Sequential(*(Gated() for _ in range(8)))
 
-        body = nn.Sequential(*(Gated() for _ in range(8)))
-        return TrainingModel("gated", body, ROWS, "row", batch, lambda output, batch: output.sum())
-
-    with torch.device("meta"):
-        model = make()
-    counted = count_training_step(model, ROWS, make)
-    theirs = torchs_cuts(make().module, int(cap_mb * MIB))
+    counted = count_rows(make, ROWS, WIDTH)
+    theirs = torchs_cuts(make(), int(cap_mb * MIB))
     caps = BucketCaps(bucket_cap_mb=cap_mb)
     graphs = graph_splits(counted.parameters, caps, range(len(counted.parameters) - 1, -1, -1))
     firsts = [min(counted.forward_use[index] for index in graph) for graph in reversed(graphs)]

@@ -90,22 +90,20 @@ def test_channels_last_is_not_priced_and_says_so(where: str) -> None:
     assert "the layout is not priced" in said
 
 
-def test_a_capture_names_them_too() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        module, step = make(net(), images(), count_collectives)
-        with Capture(module, settings=QUICK) as capture:
-            for _ in range(4):
-                step()
-                capture.step()
-    finally:
-        dist.destroy_process_group()
-    assert capture.workload is not None
-    assert "the step itself makes 1 collective:" in " ".join(capture.workload.left_out)
-    module, step = make(net(nn.SyncBatchNorm), images())
+def captured(module: nn.Module, step: Step) -> tuple[str, ...]:
     with Capture(module, settings=QUICK) as capture:
         for _ in range(4):
             step()
             capture.step()
     assert capture.workload is not None
-    assert [said.partition(" take")[0] for said in capture.workload.left_out] == ["3 SyncBatchNorm layers"]
+    return capture.workload.left_out
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_capture_names_collectives_too() -> None:
+    assert "the step itself makes 1 collective:" in " ".join(captured(*make(net(), images(), count_collectives)))
+
+
+def test_a_capture_names_synchronised_norms_too() -> None:
+    said = captured(*make(net(nn.SyncBatchNorm), images()))
+    assert [each.partition(" take")[0] for each in said] == ["3 SyncBatchNorm layers"]

@@ -158,11 +158,6 @@ def test_activations_at_the_peak_are_those_of_a_real_step(reentrant):
     assert measured <= (counted + gradients) * 1.02
 
 
-def test_checkpointing_keeps_less():
-    plain, checkpointed = (step_shape(without_optimizer(reentrant)).shape for reentrant in (None, False))
-    assert checkpointed.activations.narrow_bytes < 0.7 * plain.activations.narrow_bytes
-
-
 def test_forward_use_is_the_first_operator_that_reads_a_parameter():
     shape = step_shape(own_steps.tied).shape
     names = [parameter.name for parameter in shape.parameters]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ddpexec.ddp.buckets import ALIGN_BYTES, TOGETHER_BYTES, Buckets, runs_of
-from ddpexec.ddp.flat import copy_all, reciprocal, views_of
+from ddpexec.ddp.flat import copy_all, reciprocal
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
@@ -76,8 +76,3 @@ def test_another_plan_is_other_slices_of_the_same_memory_and_moves_gradients(see
                 assert view.stride() == model.tensors[index].stride()
                 assert torch.equal(view, torch.full_like(view, index + 1))
                 view.fill_(index + 1)
-
-
-def test_views_of_a_slice_lie_in_it() -> None:
-    flat, parameter = torch.arange(10.0), nn.Parameter(torch.zeros(2, 2))
-    assert views_of(flat[3:7], [parameter])[0].tolist() == [[3, 4], [5, 6]]

@@ -40,21 +40,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """What else there is, and what goes together by chance: `test_random_models` and `test_state`."""
 
 
-class Branching(nn.Module):
-    """Uses one of its branches, or none, depending on its argument."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
-        self.never = nn.Linear(2, 2)
-        self.head = nn.Linear(6, 2)
-
-    def forward(self, x: Tensor, branch: int) -> dict[str, Any]:
-        if branch < 3:
-            x = self.branches[branch](x)
-        return {"out": (self.head(x.tanh()),)}
-
-
 def model() -> nn.Module:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(5, 90), nn.Tanh(), nn.Linear(90, 64), nn.BatchNorm1d(64), nn.Linear(64, 3)).double()
@@ -112,41 +97,6 @@ def test_steps_equal_one_process_and_torch(rank: int, names: list[str]) -> None:
             for one, other, reference in zip(ours, theirs, expected[steps], strict=True):
                 torch.testing.assert_close(one, reference, rtol=1e-10, atol=1e-10, msg=name)
                 assert torch.equal(one, other), name
-
-
-@pytest.mark.parametrize(("world_size", "as_view"), [(2, False), (4, True)])
-@ranks.on("world_size")
-def test_unused_parameters_that_vary_by_rank(rank: int, as_view: bool) -> None:
-    world_size = torch.distributed.get_world_size()
-    torch.manual_seed(3)
-    local = Branching().double()
-    nets = [copy.deepcopy(local) for _ in range(2)]
-    wrappers = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
-    options = {"find_unused_parameters": True, "gradient_as_bucket_view": as_view, "bucket_cap_mb": 0.0002}
-    ddps = [wrapper(net, **options) for wrapper, net in zip(wrappers, nets, strict=True)]
-    optimizers = [torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9) for net in (local, *nets)]
-    for step in range(STEPS):
-        inputs = [
-            torch.randn(4, 6, generator=torch.Generator().manual_seed(99 * step + r)).double()
-            for r in range(world_size)
-        ]
-        chosen = [(step // 2 + r) % 5 for r in range(world_size)]
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        sum(local(x, b)["out"][0].square().mean() for x, b in zip(inputs, chosen, strict=True)).div(
-            world_size
-        ).backward()
-        for ddp in ddps:
-            ddp(inputs[rank], chosen[rank])["out"][0].square().mean().backward()
-        for (name, one), mine, theirs in zip(
-            local.named_parameters(), nets[0].parameters(), nets[1].parameters(), strict=True
-        ):
-            assert (one.grad is None) == (mine.grad is None) == (theirs.grad is None), (step, name)
-            if one.grad is not None:
-                torch.testing.assert_close(mine.grad, one.grad, rtol=1e-10, atol=1e-10, msg=name)
-                assert torch.equal(mine.grad, theirs.grad), (step, name)
-        for optimizer in optimizers:
-            optimizer.step()
 
 
 def plans(rank: int) -> None:

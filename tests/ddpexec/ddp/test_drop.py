@@ -92,7 +92,8 @@ def both(rank, accumulate, options):
     return agree(mine, theirs), sum(sent), dropped
 
 
-def cases(rank):
+@ranks.on(2)
+def test_gradients_equal_those_of_torch_that_searches_and_whole_buckets_are_spared(rank):
     options = [
         {},
         {"bucket_cap_mb": 0.0001},
@@ -100,15 +101,10 @@ def cases(rank):
         {"remap_dropped": True},
         {"aligned": True},
     ]
-    return [both(rank, accumulate, dict(some)) for some in options for accumulate in (False, True)]
-
-
-def test_gradients_equal_those_of_torch_that_searches_and_whole_buckets_are_spared():
-    answers = ranks.run(2, cases)
-    assert answers[0] == answers[1]
-    assert [same for same, _, _ in answers[0]] == [True] * 10
-    assert answers[0][-4][1] == answers[0][-1][1]  # what moves up leaves nothing to send either
-    _, sent, dropped = answers[0][-1]
+    found = [both(rank, accumulate, dict(some)) for some in options for accumulate in (False, True)]
+    assert [same for same, _, _ in found] == [True] * 10
+    assert found[-4][1] == found[-1][1]  # what moves up leaves nothing to send either
+    _, sent, dropped = found[-1]
     assert 0 < sum(dropped) < 32
     stem, block, head = 72, 72, 27
     assert sent == 8 * (stem + head) + block * (32 - sum(dropped))  # aligned buckets send what is left, no more
@@ -193,23 +189,17 @@ class Experts(Stack):
         return super().forward(self.experts[int(value.sum() * 100) % 3](value))
 
 
-def searching(rank, remap):
+@pytest.mark.parametrize("options", [{"bucket_cap_mb": 0}, {"bucket_cap_mb": 0.0005, "remap_dropped": True}])
+@ranks.on(2)
+def test_what_ranks_search_for_beside_what_all_leave_out(rank, options):
     model = Experts()
     stock_model = copy.deepcopy(model)
     drop, stock_drop = LayerDrop(model, BLOCKS, seed=3), LayerDrop(stock_model, BLOCKS, seed=3)
-    more = {"bucket_cap_mb": 0.0005, "remap_dropped": True} if remap else {"bucket_cap_mb": 0}
-    ours = DistributedDataParallel(model, drop=drop, find_unused_parameters=True, **more)
+    ours = DistributedDataParallel(model, drop=drop, find_unused_parameters=True, **options)
     stock = nn.parallel.DistributedDataParallel(stock_model, find_unused_parameters=True)
     mine, theirs = trained(rank, ours), trained(rank, stock, stock_drop.start)
     assert agree(mine, theirs)
-    return [sum(g is None for g in gradients) for gradients in mine]
-
-
-def test_what_ranks_search_for_beside_what_all_leave_out():
-    for remap in (False, True):
-        answers = ranks.run(2, searching, remap)
-        assert answers[0] == answers[1]
-        assert len(set(answers[0])) > 1
+    assert len({sum(g is None for g in gradients) for gradients in mine}) > 1
 
 
 @ranks.on(2)

@@ -179,15 +179,6 @@ def test_an_output_may_be_a_parameter(rank: int) -> None:
     assert results[0][0] is not None
 
 
-@ranks.on(2)
-def test_groups_in_turn_change_nothing_but_time(rank: int) -> None:
-    small = {"bucket_cap_mb": 0.0003}
-    plain = train(DistributedDataParallel, small)
-    in_turn = train(DistributedDataParallel, {**small, "process_group": round_robin(2)})
-    for mine, expected in zip(in_turn, plain, strict=True):
-        torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-6)
-
-
 @ranks.on(1)
 def test_state_dicts_pickles_and_copies(rank: int) -> None:
     ours, theirs = (kind(Odd()) for kind in BOTH)

@@ -7,7 +7,7 @@ from torch import nn
 
 from ddpexec.compression import hook_for
 from ddpexec.ddp.wrapper import DistributedDataParallel
-from ddpsim.bucketing import BucketCaps, initial_plan, rebuilt_plan
+from ddpsim.bucketing import BucketCaps, Parameter, initial_plan, rebuilt_plan
 from ddpsim.order.predictors import ExponentialMean
 from ddpsim.order.rebuild import Once, OnDrift
 from tests.ddpexec.groups import ranks
@@ -62,19 +62,13 @@ def difference(mine, stock):
 FORWARDS, BACKWARDS = list(range(8)), list(range(7, -1, -1))
 
 
-def drifting(rank):
+@ranks.on(2)
+def test_buckets_follow_an_order_that_drifts(rank):
     orders = [FORWARDS] * 5 + [BACKWARDS] * 5
-    return [
-        both(rank, [orders] * 2, {"rebuild": OnDrift(every=2), "predictor": ExponentialMean(0.7)}, options)
-        for options in ({}, {"gradient_as_bucket_view": True})
-    ]
-
-
-def test_buckets_follow_an_order_that_drifts():
-    answers = ranks.run(2, drifting)
-    assert answers[0] == answers[1]
     caps = BucketCaps(bucket_cap_mb=CAP)
-    for error, groups in answers[0]:
+    for options in ({}, {"gradient_as_bucket_view": True}):
+        policy = {"rebuild": OnDrift(every=2), "predictor": ExponentialMean(0.7)}
+        error, groups = both(rank, [orders] * 2, policy, options)
         assert error == 0
         assert groups[0] == initial_plan(list_parameters(), caps).groups()
         assert groups[1:6] == [rebuilt_plan(list_parameters(), caps, BACKWARDS).groups()] * 5
@@ -82,19 +76,15 @@ def test_buckets_follow_an_order_that_drifts():
 
 
 def list_parameters():
-    from ddpsim.bucketing import Parameter
-
     return [Parameter(name, tuple(p.shape)) for name, p in Branches().named_parameters()]
 
 
-def test_unused_parameters_are_set_apart_under_find_unused_parameters():
+@ranks.on(2)
+def test_unused_parameters_are_set_apart_under_find_unused_parameters(rank):
     """Ranks use different layers, two of them no rank: the rebuild puts these two into a bucket of their own."""
     orders = [[[7, 5, 3, 1]] * 4, [[7, 5, 2, 1]] * 4]
-    policy = {"rebuild": Once(2), "consensus": "mean"}
-    answers = ranks.run(2, both, orders, policy, {"find_unused_parameters": True})
-    assert [error for error, _ in answers] == [0] * len(answers)
-    (_, groups), (_, others) = answers
-    assert groups == others
+    error, groups = both(rank, orders, {"rebuild": Once(2), "consensus": "mean"}, {"find_unused_parameters": True})
+    assert error == 0
     assert groups[0] == [(6, 7), (4, 5), (2, 3), (0, 1)]
     assert groups[2] == groups[3] == [(0, 4), (6, 1), (3, 2), (5, 7)]
 
@@ -114,19 +104,14 @@ def test_what_is_used_may_change_at_every_iteration_and_rank():
     assert len({str(groups) for groups in answers[0][1]}) > 2
 
 
-def disagreeing(rank):
+@ranks.on(3)
+def test_rank_0_or_the_majority_decides_for_all(rank):
     """Arrival is the reverse of use: rank 0 uses layers backwards, the two others forwards."""
     orders = [[BACKWARDS if r == 0 else FORWARDS] * 2 for r in range(3)]
-    return [both(rank, orders, {"consensus": how}, {}) for how in ("rank0", "mean")]
-
-
-def test_rank_0_or_the_majority_decides_for_all():
-    answers = ranks.run(3, disagreeing)
-    for place, winner in enumerate((FORWARDS, BACKWARDS)):
-        expected = rebuilt_plan(list_parameters(), BucketCaps(bucket_cap_mb=CAP), winner).groups()
-        assert [answer[place][1][1] for answer in answers] == [expected] * 3
-        # Three addends are summed in an order that depends on their place in the buffer.
-        assert max(answer[place][0] for answer in answers) < 1e-6
+    for how, winner in (("rank0", FORWARDS), ("mean", BACKWARDS)):
+        error, groups = both(rank, orders, {"consensus": how}, {})
+        assert groups[1] == rebuilt_plan(list_parameters(), BucketCaps(bucket_cap_mb=CAP), winner).groups()
+        assert error < 1e-6  # three addends are summed in an order that depends on their place in the buffer
 
 
 @ranks.on(2)

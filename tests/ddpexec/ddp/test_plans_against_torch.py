@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from itertools import pairwise
 
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -141,19 +140,6 @@ def test_the_printed_constructor_call_gives_stock_torch_the_plan(one_rank, caps)
         ddp = eval(plan.torch, {"DistributedDataParallel": STOCK, "model": model})
         train(ddp)
         assert groups_of(ddp) == plan.groups()
-
-
-@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sets(st.integers(1, 16), max_size=8))
-def test_a_custom_plans_constructor_call_gives_stock_torch_the_plan(one_rank, cuts):
-    """Any cut of the arrival order into buckets that torch's caps can express."""
-    model = Tower()
-    order = train(STOCK(Tower()), 1)
-    edges = [0, *sorted(cut for cut in cuts if cut < len(order)), len(order)]
-    plan = custom_plan(described(model), [tuple(order[a:b]) for a, b in pairwise(edges)])
-    ddp = eval(plan.torch, {"DistributedDataParallel": STOCK, "model": model})
-    train(ddp)
-    assert groups_of(ddp) == plan.groups()
 
 
 def assigned(plan, parameters, order):

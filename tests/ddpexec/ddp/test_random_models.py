@@ -1,13 +1,9 @@
-"""200 random models and options: gradients equal torch DDP's bit for bit, launches in the order that is simulated.
-
-python -m tests.ddpexec.ddp.test_random_models 1000       # as many models, on 2 and on 3 ranks
-"""
+"""200 random models and options: gradients equal torch DDP's bit for bit, launches in the order that is simulated."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import sys
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
@@ -144,9 +140,3 @@ def test_a_skipped_gradient_is_kept_where_torch_divides_it_by_the_world_size(ran
         grads.append([parameter.grad.flatten()[0].item() for parameter in net.parameters()])
     assert grads[0] == grads[1] == [3.0, 2.0, 1.5, 1.0]
     assert grads[2] == [3.0, 2.0, 0.75, 0.5]
-
-
-if __name__ == "__main__":
-    for size in (2, 3):
-        ranks.run(size, cases, 0, int(sys.argv[1]), timeout_s=3000)
-        print(f"{sys.argv[1]} models on {size} ranks: gradients and launch order equal")

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.wrapper import DistributedDataParallel
@@ -20,26 +19,13 @@ from ddpsim.simulation import Options, simulate
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Phase
 from ddpsim.workload.iteration_profile import paces
+from tests.ddpexec.ddp.test_order import CAP, Branches
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.small import small_workload
 
 COUNT, ITERATIONS = 7, 9
-CAP = 0.00025
 CAPS = BucketCaps(bucket_cap_mb=CAP)
 RANKS = 2
-
-
-class Branches(nn.Module):
-    """Applies the layers that the caller names, in that order."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(6, 6, bias=False) for _ in range(COUNT)])
-
-    def forward(self, value, order):
-        for index in order:
-            value = value + torch.tanh(self.layers[index](value))
-        return value
 
 
 def workload_of(orders):
@@ -102,8 +88,9 @@ def by_policy(rank):
     found = []
     for seed, policy in enumerate(POLICIES):
         for find_unused in (False, True):
-            names = {"rebuild": policy["order"], "predictor": policy["predictor"], "consensus": policy["consensus"]}
-            ddp = DistributedDataParallel(Branches(), bucket_cap_mb=CAP, find_unused_parameters=find_unused, **names)
+            options = {"bucket_cap_mb": CAP, "find_unused_parameters": find_unused, "rebuild": policy["order"]}
+            options |= {name: policy[name] for name in ("predictor", "consensus")}
+            ddp = DistributedDataParallel(Branches(COUNT), **options)
             found.append(executed(rank, ddp, orders_of(seed, find_unused)[rank]))
     return found
 
@@ -141,7 +128,7 @@ def searched_orders():
 
 
 def dropping(rank, orders, options):
-    model = Branches()
+    model = Branches(COUNT)
     return executed(
         rank, DistributedDataParallel(model, drop=LayerDrop(model, DROP, seed=SEED), **options), orders[rank]
     )

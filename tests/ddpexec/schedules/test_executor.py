@@ -18,15 +18,14 @@ import pytest
 import torch
 from torch import nn
 
-from ddpexec.errors import ExecutionError, LostRankError, ModelMismatchError, NeverReadyError
+from ddpexec.errors import ExecutionError, LostRankError, ModelMismatchError
 from ddpexec.schedules import lanes
 from ddpexec.schedules.wrapper import ScheduledDataParallel
-from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
 from ddpsim.workload.files import save_workload
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import OPTIMIZERS, SCHEMES, apart, batch, loss_of, mine, take_step, wrapped
+from tests.ddpexec.schedules.training import OPTIMIZERS, SCHEMES, apart, loss_of, mine, take_step, wrapped
 from tests.ddpexec.small import small_workload
 
 
@@ -63,66 +62,6 @@ def test_bytes_that_a_run_moves_are_its_schedule_s(rank: int) -> None:
     for scheme, (allreduced, in_rings, padding) in found.items():
         assert allreduced == 0, scheme
         assert 0 <= in_rings <= padding, scheme
-
-
-class Sometimes(nn.Module):
-    """Uses its second layer in every other iteration, and its third never."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(5)
-        self.first, self.second, self.third = (nn.Linear(6, 6).double() for _ in range(3))
-        self.last = nn.Linear(6, 3).double()
-
-    def forward(self, inputs: Any, number: int) -> Any:
-        hidden = self.first(inputs).tanh()
-        return self.last(self.second(hidden) if number % 2 else hidden)
-
-
-@ranks.on(2)
-def test_parameters_without_a_gradient_stay_as_in_one_process(rank: int) -> None:
-    found = {}
-    for scheme in ("naive", "flat", "priority", "dear"):
-        made = ScheduledDataParallel(Sometimes(), scheme, OPTIMIZERS["adamw"], find_unused_parameters=True)
-        model = Sometimes()
-        plain = OPTIMIZERS["adamw"](model.parameters())
-        for number in range(8):
-            inputs, targets = mine(number, rank)
-            nn.functional.mse_loss(made(inputs, number), targets).backward()
-            made.optimizer.step()
-            made.optimizer.zero_grad()
-            inputs, targets = batch(number, 2)
-            nn.functional.mse_loss(model(inputs, number), targets).backward()
-            plain.step()
-            plain.zero_grad()
-        found[scheme] = apart(made.module.state_dict().values(), [p.detach() for p in model.parameters()])
-    made = ScheduledDataParallel(Sometimes(), "dear", OPTIMIZERS["adamw"])
-    with pytest.raises(NeverReadyError, match=r"third\.weight"):
-        made(inputs[:2], 1).sum().backward()
-    assert max(found.values()) < 1e-10, found
-
-
-@pytest.mark.parametrize("world", [2, 3])
-@ranks.on("world")
-def test_an_update_of_what_the_next_forward_leaves_out_is_not_lost(rank: int) -> None:
-    """Each leaves out a layer of its own, a message a parameter."""
-    world, found = torch.distributed.get_world_size(), {}
-    for scheme in ("priority", "dear", "naive"):
-        caps = BucketCaps(bucket_cap_mb=0)
-        made = ScheduledDataParallel(Sometimes(), scheme, OPTIMIZERS["sgd"], caps=caps, find_unused_parameters=True)
-        model = Sometimes()
-        plain = OPTIMIZERS["sgd"](model.parameters())
-        for number in range(4):
-            inputs, targets = batch(number, world)
-            for place, part in enumerate(zip(inputs.chunk(world), targets.chunk(world), strict=True)):
-                (nn.functional.mse_loss(model(part[0], number + place), part[1]) / world).backward()
-                if place == rank:
-                    nn.functional.mse_loss(made(part[0], number + place), part[1]).backward()
-            for updating in (plain, made.optimizer):
-                updating.step()
-                updating.zero_grad()
-        found[scheme] = apart(made.module.state_dict().values(), [p.detach() for p in model.parameters()])
-    assert {scheme: far for scheme, far in found.items() if far > 1e-10} == {}
 
 
 class Tied(nn.Module):

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from ddpexec.errors import ModelMismatchError, OptionError
 from ddpexec.schedules.fully_sharded import FullySharded
@@ -32,8 +33,15 @@ def trained(rank: int, scheme: str, optimizer: str, micro: int = 1) -> tuple[lis
             with made.no_sync():
                 loss_of(made, *mine(step, rank)).backward()
     observer.close()
-    sent = [[(b.number, str(b.operation), b.size_bytes, b.indices) for b in note.buckets] for note in observer.notes]
-    return weights, sent, made
+    return weights, sent(observer), made
+
+
+def sent(observer: Observer) -> list[list[Any]]:
+    return [[(b.number, str(b.operation), b.size_bytes, b.indices) for b in note.buckets] for note in observer.notes]
+
+
+def planned(made: FullySharded) -> list[Any]:
+    return [(n, str(m.op), m.size_bytes, m.parameters) for n, m in enumerate(made.schedule)]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +76,8 @@ def test_steps_end_with_the_weights_of_one_process(rank: int, schemes: list[str]
 )  # fmt: skip
 @ranks.on("world")
 def test_the_bytes_and_the_order_of_collectives_are_the_schedule_s(rank: int, scheme: str) -> None:
-    _, sent, made = trained(rank, scheme, "sgd")
-    planned = [(n, str(m.op), m.size_bytes, m.parameters) for n, m in enumerate(made.schedule)]
-    assert len(sent) == STEPS
-    for iteration in sent:
-        assert iteration == planned
+    _, found, made = trained(rank, scheme, "sgd")
+    assert found == [planned(made)] * STEPS
 
 
 class Unlike(torch.nn.Module):
@@ -112,3 +117,74 @@ def test_gradients_in_single_precision_are_means_too(rank: int, scheme: str) -> 
         loss_of(model, inputs.float(), targets.float()).backward()
     gradients = [parameter.grad.full_tensor() for parameter in made.module.parameters()]
     assert apart(gradients, [parameter.grad for parameter in plain.parameters()]) < 1e-6
+
+
+WIDTH = 8
+
+
+class Adapted(nn.Module):
+    """A frozen linear with an adapter beside it, both trained with their bias."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.base = nn.Linear(WIDTH, WIDTH, dtype=dtype).requires_grad_(False)
+        self.a, self.b = nn.Linear(WIDTH, 2, bias=False), nn.Linear(2, WIDTH, bias=False)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        low: torch.Tensor = self.base(values.to(self.base.weight.dtype))
+        return low.float() + self.b(self.a(values))
+
+
+class Model(nn.Module):
+    """An embedding, four blocks and a head, of which `kind` says what is frozen."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        dtype = torch.bfloat16 if kind == "narrow base" else torch.float32
+        adapted = {"adapters": "0123", "narrow base": "0123", "some adapters": "02", "adapters below": "01"}.get(
+            kind, ""
+        )
+        frozen = {
+            "backbone": "0123", "lower blocks": "01", "between": "12", "upper blocks": "23", "some adapters": "13",
+            "adapters below": "23",
+        }.get(kind, "")  # fmt: skip
+        self.words = nn.Embedding(5, WIDTH)
+        self.h = nn.ModuleList(Adapted(dtype) if str(k) in adapted else nn.Linear(WIDTH, WIDTH) for k in range(4))
+        self.head = nn.Linear(WIDTH, 5, bias=False)
+        for number in frozen:
+            self.h[int(number)].requires_grad_(False)
+        if kind == "tied":
+            self.head.weight = self.words.weight
+        if kind in ("tied", "embedding", "backbone", "lower blocks") or adapted:
+            self.words.requires_grad_(False)
+        if adapted:
+            self.head.requires_grad_(False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        values = self.words(tokens)
+        for block in self.h:
+            values = block(values).tanh()
+        out: torch.Tensor = self.head(values)
+        return out
+
+
+FROZEN = [
+    "adapters", "narrow base", "some adapters", "adapters below", "backbone", "lower blocks", "between", "upper blocks",
+    "tied", "embedding",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["fsdp2", "fsdp2:noreshard", "fsdp2:reshard_root,backward_prefetch=2", "hsdp:1"])
+@ranks.on(2)
+def test_frozen_parameters_are_gathered_and_reduced_as_the_schedule_says(rank: int, scheme: str) -> None:
+    for kind in FROZEN:
+        torch.manual_seed(0)
+        observer = Observer(HostClock())
+        made = FullySharded(Model(kind), scheme, lambda all_: torch.optim.SGD(all_, lr=0.1), observer=observer)
+        for step in range(3):
+            observer.begin(step, synced=True, stepped=True)
+            made(torch.arange(5)).square().mean().backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+        observer.close()
+        assert sent(observer) == [planned(made)] * 3, kind

@@ -11,7 +11,7 @@ from torch import nn
 
 from ddpexec.compression import hook_for
 from ddpexec.ddp.wrapper import DistributedDataParallel
-from ddpexec.errors import OptionError
+from ddpexec.errors import NeverReadyError, OptionError
 from ddpexec.schedules.fully_sharded import FullySharded
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.bucketing import BucketCaps
@@ -65,7 +65,7 @@ def far(
 ) -> float:
     """Return how far a rank ends from one process; a server's is 0."""
     world = torch.distributed.get_world_size()
-    made = ScheduledDataParallel(Branches(), scheme, OPTIMIZERS[optimizer], caps=ALONE, **options)
+    made = ScheduledDataParallel(Branches(), scheme, OPTIMIZERS[optimizer], **{"caps": ALONE, **options})
     if made.serves:
         made.serve()
         return 0.0
@@ -84,6 +84,23 @@ def far(
             updating.zero_grad(set_to_none=to_none)
     made.end()
     return apart(made.module.state_dict().values(), [p.detach() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@ranks.on("world")
+def test_what_is_left_out_stays_and_its_update_from_before_is_not_lost(rank: int) -> None:
+    """Leave layers out on all ranks alike, of buckets that are sent all the same, and on each rank others."""
+    alike: Use = lambda step, micro, place: (0, 1) if step % 2 else (0,)  # noqa: E731
+    by_rank: Use = lambda step, micro, place: (0, 1, 2) if (step + place) % 2 else (0, 2)  # noqa: E731
+    found = {
+        f"{scheme} {optimizer}": far(rank, scheme, optimizer, used, steps=8, caps=caps, find_unused_parameters=True)
+        for used, caps, optimizer in ((alike, BucketCaps(), "adamw"), (by_rank, ALONE, "sgd"))
+        for scheme in ("naive", "flat", "priority", "dear")
+    }
+    assert {name: off for name, off in found.items() if off > 1e-10} == {}
+    made = ScheduledDataParallel(Branches(), "dear", OPTIMIZERS["adamw"])
+    with pytest.raises(NeverReadyError, match=r"layers\.1\.weight"):
+        made(data(0, rank), (0, 2)).sum().backward()
 
 
 @ranks.on(2)

@@ -42,8 +42,8 @@ def state() -> tuple[Any, ...]:
     return torch.autograd.backward, iterator.__next__, counts
 
 
-def traced_and_not(rank: int, folder: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def traced_and_not(rank: int, folder: str) -> None:
+    """Train under each wrapper, traced or not: bit for bit the same, and nothing is left behind."""
     for kind in loops.KINDS:
         plain = loops.train(loops.wrapped(kind), STEPS, rank)
         model, before = loops.wrapped(kind), state()
@@ -52,30 +52,21 @@ def traced_and_not(rank: int, folder: str) -> dict[str, Any]:
         hooks = [len(each._forward_pre_hooks) + len(each._forward_hooks) for each in model.modules()]
         fresh = [len(e._forward_pre_hooks) + len(e._forward_hooks) for e in loops.wrapped(kind).modules()]
         gradient_hooks = [len(each._post_accumulate_grad_hooks or ()) for each in model.parameters()]
-        same = all(torch.equal(a, b) for a, b in zip(plain, seen, strict=True))
-        found[kind] = same, before == state(), hooks == fresh, max(gradient_hooks)
-    return found
+        assert all(map(torch.equal, plain, seen)), kind
+        assert (before, hooks) == (state(), fresh), kind
+        assert max(gradient_hooks) == (1 if kind == "ddpexec" else 0)  # its own reducer's
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("traced")
-    return folder, ranks.run(2, traced_and_not, str(folder))
+    ranks.run(2, traced_and_not, str(folder))
+    return folder
 
 
 @pytest.mark.parametrize("kind", loops.KINDS)
-def test_training_is_bit_for_bit_the_same_and_nothing_is_left_behind(traced: Any, kind: str) -> None:
-    for found in traced[1]:
-        same, restored, unhooked, on_gradients = found[kind]
-        assert same
-        assert restored
-        assert unhooked
-        assert on_gradients == (1 if kind == "ddpexec" else 0)  # its own reducer's
-
-
-@pytest.mark.parametrize("kind", loops.KINDS)
-def test_a_trace_is_what_a_run_leaves(traced: Any, kind: str) -> None:
-    trace = read_trace(traced[0] / kind)
+def test_a_trace_is_what_a_run_leaves_and_changes_nothing(traced: Path, kind: str) -> None:
+    trace = read_trace(traced / kind)
     assert (trace.world_size, trace.ranks, trace.backend) == (2, [0, 1], "gloo")
     assert trace.provenance["implementation"] == kind
     assert trace.provenance["batch_size"] == loops.BATCH
@@ -109,30 +100,29 @@ def _check_phases(it: Iteration, kind: str) -> None:
         assert sum(bucket.size_bytes for bucket in it.buckets) == loops.BLOCKS * UNIT_BYTES
 
 
-def test_both_ddps_have_the_same_buckets(traced: Any) -> None:
-    plans: Any = [read_trace(traced[0] / kind).provenance["plan"] for kind in ("torch", "ddpexec")]
+def test_both_ddps_have_the_same_buckets(traced: Path) -> None:
+    plans: Any = [read_trace(traced / kind).provenance["plan"] for kind in ("torch", "ddpexec")]
     stock, ours = ([each["parameters"] for each in plan["buckets"]] for plan in plans)
     assert stock == ours
     assert len(ours) > 1
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_summary_has_a_line_an_interval(traced: Any, rank: int) -> None:
-    lines = (traced[0] / "torch" / f"summary-rank{rank}.jsonl").read_text().splitlines()
+def test_the_summary_has_a_line_an_interval(traced: Path, rank: int) -> None:
+    lines = (traced / "torch" / f"summary-rank{rank}.jsonl").read_text().splitlines()
     words = [json.loads(line) for line in lines]
     assert [(each["first_step"], each["steps"]) for each in words] == [(0, 4), (4, 4)]
     assert [each["stamped"] for each in words] == [1, 4]
     assert words[0]["step_s"] > 0
-    iterations = read_trace(traced[0] / "torch").of_rank(rank)
+    iterations = read_trace(traced / "torch").of_rank(rank)
     assert min(it.forward_s for it in iterations) <= words[1]["forward_s"] <= max(it.forward_s for it in iterations)
     assert [each.get("heard_ranks") for each in words] == ([2, 2] if rank == 0 else [None, None])
 
 
-def sampled(rank: int, folder: str) -> list[list[str]]:
+def sampled(rank: int, folder: str) -> None:
     model = loops.wrapped("torch")
     with ddpexec.trace(folder, every=2, warm_up=1, steps_per_file=2, files=2):
         loops.train(model, 30, rank, accumulate=2)
-    return []
 
 
 def test_every_how_manieth_step_is_stamped_and_the_oldest_files_go(tmp_path: Path) -> None:
@@ -149,10 +139,7 @@ def test_every_how_manieth_step_is_stamped_and_the_oldest_files_go(tmp_path: Pat
 
 def one_traces(rank: int, folder: str) -> float:
     model, begin = loops.wrapped("torch"), time.monotonic()
-    if rank == 1:
-        with ddpexec.trace(folder, every=1, interval=3):
-            loops.train(model, STEPS, rank)
-    else:
+    with ddpexec.trace(folder, every=1, interval=3) if rank == 1 else nullcontext():
         loops.train(model, STEPS, rank)
     return time.monotonic() - begin
 
@@ -163,16 +150,16 @@ def test_a_rank_that_is_traced_alone_waits_for_no_other(tmp_path: Path) -> None:
     assert (trace.world_size, trace.ranks) == (2, [1])
 
 
-def with_replicas(rank: int, folder: str) -> bool:
+def with_replicas(rank: int, folder: str) -> None:
     plain = loops.train(loops.wrapped("hsdp:2", 4), 3, rank)
     model = loops.wrapped("hsdp:2", 4)
     with ddpexec.trace(folder, every=1, warm_up=1):
         seen = loops.train(model, 3, rank)
-    return all(torch.equal(one, other) for one, other in zip(plain, seen, strict=True))
+    assert all(map(torch.equal, plain, seen))
 
 
 def test_replicas_of_shards_reduce_among_themselves(tmp_path: Path) -> None:
-    assert all(ranks.run(4, with_replicas, str(tmp_path)))
+    ranks.run(4, with_replicas, str(tmp_path))
     trace = read_trace(tmp_path)
     options: Any = trace.provenance["options"]
     assert options["scheme"] == "hsdp:2"
@@ -357,10 +344,10 @@ def test_a_trace_and_a_tuner_name_the_backend_of_mpi(tmp_path: Path) -> None:
     assert (lead.backend, lead.device, backend_of(lead)) == ("mpi", "cpu", "mpi")
 
 
-def traced_and_tuned(rank: int, folder: str, first: str) -> tuple[list[str], bool, list[int]]:
-    """Trace and tune at once; return what is said, whether weights are alike, and hooks that stay on gradients."""
+def traced_and_tuned(rank: int, folder: str, first: str) -> None:
+    """Trace and tune at once: weights are alike, no hook stays on gradients, and the tuner says why it stopped."""
     plain = loops.train(loops.wrapped("torch"), 20, rank)
-    model, said = loops.wrapped("torch"), list[str]()
+    model = loops.wrapped("torch")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -373,17 +360,14 @@ def traced_and_tuned(rank: int, folder: str, first: str) -> tuple[list[str], boo
                 model(batch).square().mean().backward()
                 optimizer.step()
                 optimizer.zero_grad()
-        said = [str(each.message) for each in caught if "ddpexec." in str(each.message)]
-    same = all(map(torch.equal, plain, model.parameters()))
-    return said, same, [len(each._post_accumulate_grad_hooks or ()) for each in model.parameters()]
+        (said,) = (str(each.message) for each in caught if "ddpexec." in str(each.message))
+    assert said.startswith("ddpexec.tuned stopped, and the training goes on: OptionError: ")
+    assert "stamped by another observer" in said
+    assert all(map(torch.equal, plain, model.parameters()))
+    assert not any(each._post_accumulate_grad_hooks for each in model.parameters())
 
 
 @pytest.mark.parametrize("first", ["trace", "tuned"])
 def test_a_trace_and_a_tuner_at_once_are_one_of_them_and_the_other_says_why(first: str, tmp_path: Path) -> None:
-    for said, same, hooks in ranks.run(2, traced_and_tuned, str(tmp_path), first):
-        assert len(said) == 1
-        assert said[0].startswith("ddpexec.tuned stopped, and the training goes on: OptionError: ")
-        assert "stamped by another observer" in said[0]
-        assert same
-        assert set(hooks) == {0}
+    ranks.run(2, traced_and_tuned, str(tmp_path), first)
     assert len(read_trace(tmp_path).of_rank(0)) == 20 - WARM_UP

@@ -21,9 +21,7 @@ from ddpexec.tuning.rewrapping import caps_in_force
 from ddpexec.tuning.tuner import OBSERVED, WARM_UP
 from ddpexec.tuning.words import Words
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.tuning.test_tuner import OURS, STOCK, predict_at_once, train, wrapped
-
-KINDS = {"torch": STOCK, "ddpexec": OURS}
+from tests.ddpexec.tuning.test_tuner import KINDS, STOCK, predict_at_once, train, wrapped
 
 
 def on_four(rank: int, kind: str) -> tuple[float, int, Any]:
@@ -38,7 +36,7 @@ def on_four(rank: int, kind: str) -> tuple[float, int, Any]:
     return apart, steps, caps_in_force(model)
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_four_ranks_decide_at_one_step_for_one_plan_and_weights_differ_by_rounding_alone(kind: str) -> None:
     found = ranks.run(4, on_four, kind)
     assert max(apart for apart, *_ in found) < 1e-6

@@ -22,7 +22,7 @@ from ddpexec.tuning.observed import Observed, ObservedJob
 from ddpexec.tuning.observing import Watch
 from ddpexec.tuning.plan import TrialPlan, call_of
 from ddpexec.tuning.ranking import Candidate, CapRanking, rank_caps
-from ddpexec.tuning.rewrapping import caps_in_force, refusal
+from ddpexec.tuning.rewrapping import refusal
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.explaining.tuned import read_tuning
 from ddpsim.schedules.schemes import SAME_SUMS
@@ -153,7 +153,6 @@ def tuned(rank: int, begins: str, likes: str, slow: str, folder: str) -> dict[st
         "steps": decision.steps,
         "ran": ran,
         "ports": (ports, listening()),
-        "caps": caps_in_force(model),
     }
 
 
