@@ -120,7 +120,7 @@ def rank_caps(observed: Observed) -> CapRanking:
 
     def predicted(chosen: Options) -> Prediction:
         asked = Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, chosen, calibration)
-        return predict(asked, local_s=0.0, band=False, brief=True)
+        return predict(asked, local_s=0.0, band=False)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -134,10 +134,10 @@ def rank_caps(observed: Observed) -> CapRanking:
         told = [
             Candidate(plan, each.iteration_s, (now.iteration_s - each.iteration_s) / base_s) for plan, each in ranked
         ]
-        sure, missed = with_band(now, calibration), math.hypot(seen.iteration_s / base_s - 1, CAPS_OFF)
+        sure, missed = with_band(now), math.hypot(seen.iteration_s / base_s - 1, CAPS_OFF)
         for place, (candidate, (_, each)) in enumerate(zip(told, ranked, strict=True)):
             if candidate.gain >= told[0].gain - BANDED:
-                low, high = (side * now.iteration_s / base_s for side in gain_band(sure, with_band(each, calibration)))
+                low, high = (side * now.iteration_s / base_s for side in gain_band(sure, with_band(each)))
                 below, above = math.hypot(candidate.gain - low, missed), math.hypot(high - candidate.gain, missed)
                 told[place] = replace(candidate, gain_low=candidate.gain - below, gain_high=candidate.gain + above)
     return CapRanking(now.iteration_s, base_s, wire, tuple(told))

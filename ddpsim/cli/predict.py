@@ -82,12 +82,11 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.files import check_writable_folder
     from ddpsim.planning.bound import bound_of
-    from ddpsim.planning.lost import without_each
     from ddpsim.prediction.beside import StepBeside
     from ddpsim.prediction.models import Model
     from ddpsim.prediction.otherwise import predict_other_reach, predict_slow_host
     from ddpsim.prediction.predict import predict as predict_one
-    from ddpsim.prediction.sensitivities import list_sensitivity_assumptions, sensitivities_of
+    from ddpsim.prediction.sensitivities import sensitivities_of
     from ddpsim.simulation.job import Job
     from ddpsim.topology.spec import load_topology
 
@@ -125,8 +124,6 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
             given.calibration_in_force(options.on(model, machine).backend_for(model)),
         ),
         progress=Progress("iterations"),
-        keep=True,
-        also=lambda made: {**list_sensitivity_assumptions(made), **without_each(made)},
     )
     if trace:
         from ddpsim.trace.json import write_trace
@@ -194,7 +191,7 @@ def _write_chakra(prediction: Prediction, folder: str, output: Output) -> None:
     from ddpsim.chakra import write_traces
 
     name = prediction.workload.name.replace("/", "-")
-    files = write_traces(prediction.run.job(), Path(folder), name)
+    files = write_traces(prediction.run.whole(), Path(folder), name)
     output.print_detail(f"wrote {files[0]}" + (f" to {files[-1].name}" if len(files) > 1 else ""))
 
 

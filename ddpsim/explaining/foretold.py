@@ -23,7 +23,7 @@ from ddpsim.planning.worth import NO_GAIN, Trial, decide, is_advised
 from ddpsim.prediction.path import Sensitivity
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band, Prediction
-from ddpsim.prediction.sensitivities import list_sensitivity_assumptions, sensitivities_of
+from ddpsim.prediction.sensitivities import sensitivities_of
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.workload import Workload
@@ -164,8 +164,6 @@ def foretell(
     def predicted(workload: Workload) -> Prediction:
         return predict(
             Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, options, calibration),
-            keep=True,
-            also=list_sensitivity_assumptions,
         )
 
     workload = basis.finishing
@@ -191,7 +189,6 @@ def foretell(
         prediction=prediction,
         sensitivities=tuple(sensitivities_of(prediction)),
     )
-    prediction.run.let_go()
     if not (advise and made.holds and is_whole(basis)):
         return made
     usual = _reduce_to_usual(workload)

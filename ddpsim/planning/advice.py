@@ -125,7 +125,7 @@ def _advise_accumulation(row: ComparisonRow, calibration: Calibration | None) ->
     for every in EVERY:
         options = replace(own.options, accumulate=every)
         job = Job(own.workload, own.topology, row.nodes, own.placement.gpus_per_node, options, calibration)
-        local = predict(job, local_s=own.local_s, brief=True)
+        local = predict(job, local_s=own.local_s)
         gain = 1 - local.iteration_s / own.iteration_s
         yield AccumulationAdvice(row, every, (gain, *gain_band(own, local)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +16,14 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.host_bound import launch_priors
-from ddpsim.planning.lost import without_each
 from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import AlternativePlan, PlanRow
 from ddpsim.planning.savings import savings
 from ddpsim.planning.worth import WORTH_IT, Trial, decide, is_list_worth_it
-from ddpsim.prediction.predict import gain_band, predict
+from ddpsim.prediction.predict import gain_band, predict, predict_buckets
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
-from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.units import MIB
 
@@ -46,14 +42,9 @@ LEAST_BUCKET = MIB
 
 def best_buckets(job: Job, caps: Sequence[BucketCaps] | None, progress: Progress | None = None) -> PlanRow:
     """Return what `choose_buckets` does, with where it saves its gain, what binds it and what that rests on."""
-
-    def one(options: Options, **given: Any) -> Prediction:
-        asked = replace(job, options=options)
-        return predict(asked, progress=progress, brief=True, also=without_each, **given)
-
-    # A whole run tells nothing more of a row: its iterations are alike.
-    default = one(replace(job.options, caps=BucketCaps(), plan=None), keep=True)
-    row = choose_buckets(default, caps, one, progress=progress)
+    options = replace(job.options, caps=BucketCaps(), plan=None)
+    default = predict(replace(job, options=options), progress=progress)
+    row = choose_buckets(default, caps, progress=progress)
     if row.best is not default:
         row = replace(row, savings=savings(default, row.best, job.calibration))
     row = replace(row, bound=bound_of(row.chosen, job.calibration))
@@ -66,7 +57,6 @@ def best_buckets(job: Job, caps: Sequence[BucketCaps] | None, progress: Progress
 def choose_buckets(
     default: Prediction,
     caps: Sequence[BucketCaps] | None,
-    one: Callable[..., Prediction],
     *,
     progress: Progress | None = None,
 ) -> PlanRow:
@@ -80,17 +70,12 @@ def choose_buckets(
     Args:
         default: as torch has it.
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
-        one: predicts the same job with other options.
         progress: as that of `predict`.
 
     Raises:
         InputError: as `predict`.
     """
-    run = default.run
-    run.trace(progress, keep=True)
-    like = run.resolved
-    run.let_go()
-    tell = partial(try_buckets, run, like, {}, progress=progress)
+    tell = partial(try_buckets, default.run, progress=progress)
     total_mb = default.workload.gradient_bytes / MIB
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     looks = caps is None and rests_on_buckets(default.run)
@@ -108,8 +93,7 @@ def choose_buckets(
     found = list[tuple[Prediction, Band]]()
     for each in considered:
         if each is not torchs:
-            asked = replace(default.options, caps=each.caps, plan=each.asked)
-            made = one(asked, local_s=default.local_s, like=like)
+            made = predict_buckets(default, each.caps, each.asked, progress)
             found.append((made, (1 - made.iteration_s / default.iteration_s, *gain_band(default, made))))
     curve = ((cap.bucket_cap_mb or 0.0, each.iteration_s) for cap, each in zip(uniform_caps, uniform, strict=True))
     row = PlanRow(default, default, tuple(curve), min(each.iteration_s for each in tried))
@@ -158,20 +142,13 @@ class TriedBuckets:
 
 def try_buckets(
     run: SimulatedRun,
-    like: ResolvedJob | None,
-    known: dict[tuple[tuple[int, ...], ...], float],
     caps: BucketCaps,
     plan: BucketPlan | None = None,
     *,
     progress: Progress | None = None,
 ) -> TriedBuckets:
-    """Return buckets, made by `caps` or as `plan` lists them, and how long a brief run of the job takes with them.
-
-    Args:
-        known: by buckets, what those that were tried take: caps may make the same.
-    """
-    found = run.with_buckets(caps, plan).plan_and_period(progress, like=like, known=known)
-    return TriedBuckets(caps, plan, *found)
+    """Return buckets, made by `caps` or as `plan` lists them, and the period of the job with them."""
+    return TriedBuckets(caps, plan, *run.with_buckets(caps, plan).plan_and_period(progress))
 
 
 def _choose_simplest(tried: Sequence[TriedBuckets], default: TriedBuckets) -> TriedBuckets:
@@ -206,7 +183,7 @@ def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -
         return None
     if len({(p.dtype, p.device) for p in parameters}) > 1 or any(p.sparse for p in parameters):
         return None
-    synced = [it for it in default.trace.of_rank(0) if it.synced and it.gradients]
+    synced = [it for it in default.summarised.of_rank(0) if it.synced and it.gradients]
     if not synced or default.summary.world_size == 1:
         return None
     gradients = sorted(synced[0].gradients, key=lambda g: g.hook_s)

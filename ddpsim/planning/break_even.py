@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
@@ -20,15 +20,14 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.crossing import banded_crossing
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.worth import WORTH_IT, Trial, is_list_worth_it
-from ddpsim.prediction.predict import build_prediction, gain_band, predict, with_assumptions
+from ddpsim.prediction.predict import gain_band, predict, with_assumptions
 from ddpsim.prediction.prediction import Band, Prediction
-from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.topology.bounds import MOST_NODES
 from ddpsim.topology.graph import Cluster
 from ddpsim.topology.link_rates import NIC, with_link_rate
-from ddpsim.trace.metrics import Summary, summarise
+from ddpsim.trace.metrics import Summary
 from ddpsim.units import MIB
 
 What = Literal["hidden", "link", "buckets", "efficiency"]
@@ -242,12 +241,9 @@ class Search:
         own = self.row.prediction
         asked = replace(own.options, caps=BucketCaps(), plan=None)
 
-        def one(options: Options, **given: Any) -> Prediction:
-            return predict(self._job(own.topology, options), brief=True, **given)
-
         same = (own.options.caps, own.options.plan) == (asked.caps, asked.plan)
-        default = own if same else one(asked, local_s=own.local_s)
-        row = choose_buckets(default, None, one)
+        default = own if same else predict(self._job(own.topology, asked), local_s=own.local_s)
+        row = choose_buckets(default, None)
         matters = row.best_gain[0] >= WORTH_IT
         found = partial(BreakEven, self.row, "buckets", advised=(row.advice, row.gain_band), trial=row.trial)
         if self._is_long:
@@ -269,18 +265,15 @@ class Search:
     def _gain_of_buckets(self, rate: float) -> float:
         """Return the share of the step that the best buckets of those that are tried save at a rate."""
         wired = with_link_rate(self.row.prediction.topology, NIC, rate)
-        run = SimulatedRun.of(
-            self._job(wired, replace(self.row.prediction.options, caps=BucketCaps(), plan=None)), brief=True
-        )
-        default = build_prediction(run, summarise(run.trace(keep=True)), run.trace().plan, self.row.prediction.local_s)
-        like, s = run.resolved, default.summary
-        run.let_go()
+        asked = replace(self.row.prediction.options, caps=BucketCaps(), plan=None)
+        default = predict(self._job(wired, asked), local_s=self.row.prediction.local_s, band=False)
+        run, s = default.run, default.summary
         most = (s.exposed_comm_s + s.ddp_overhead_s) / default.iteration_s
         if most < WORTH_IT or not rests_on_buckets(run):
             return 0.0
         total_mb = default.workload.gradient_bytes / MIB
         caps = [*(cap for cap in _CAPS_MB if cap < total_mb), math.ceil(total_mb)]
-        tell = partial(try_buckets, run, like, {})
+        tell = partial(try_buckets, run)
         least_s = min(default.iteration_s, *(tell(BucketCaps(bucket_cap_mb=cap)).iteration_s for cap in caps))
         if (partition := pipeline_plan(default, self.calibration)) is not None:
             listed_s = tell(BucketCaps(), partition).iteration_s
@@ -310,7 +303,6 @@ class Search:
             Job(own.workload, machine, nodes, place[2], own.options, self.calibration),
             local_s=own.local_s,
             band=band,
-            brief=True,
         )
         return made
 

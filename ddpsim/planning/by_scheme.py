@@ -211,7 +211,7 @@ def _choice(
 
     def one(scheme: str, local_s: float | None) -> Prediction:
         asked = replace(options, scheme=scheme)
-        return predict(Job(workload, topology, nodes, gpus_per_node, asked, calibration), local_s=local_s, brief=True)
+        return predict(Job(workload, topology, nodes, gpus_per_node, asked, calibration), local_s=local_s)
 
     default = one(DDP, None)
     rows = []

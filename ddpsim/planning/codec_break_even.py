@@ -72,9 +72,7 @@ class _JobPair:
             options, topology = replace(self.job.options, compression=scheme), self.job.topology
             if rate is not None:
                 topology = with_link_rate(topology, NIC, rate)
-            self.known[rate, scheme] = predict(
-                replace(self.job, options=options, topology=topology), band=False, brief=True
-            )
+            self.known[rate, scheme] = predict(replace(self.job, options=options, topology=topology), band=False)
         return self.known[rate, scheme]
 
     def row(self, scheme: str) -> CodecRow:

@@ -9,7 +9,6 @@ from ddpsim.planning.bound import Bound, bound_of
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.efficiency import efficiency_of, local_s
 from ddpsim.planning.entries import entry_of, read_entry
-from ddpsim.planning.lost import without_each
 from ddpsim.prediction.kept import KeptPrediction, restore_prediction
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job, Keys
@@ -60,8 +59,6 @@ class ComparisonPoint(Job):
             self,
             local_s=local_s(self.workload, self.options) if self.topology.compute_device != "cpu" else None,
             progress=progress,
-            brief=True,
-            also=without_each,
         )
         bound = bound_of(prediction, self.calibration)
         kept = KeptPoint(KeptPrediction.of(prediction), efficiency_of(prediction), bound)

@@ -13,8 +13,6 @@ from ddpsim.simulation.communication import Assumptions
 
 By = Literal["computation", "host", "communication", "input", "rank"]
 
-_WITHOUT = "without "
-
 _NO_TIME = 2e-9
 """Factor on the time of a resource that takes none; options take none below 1e-9."""
 
@@ -27,23 +25,15 @@ def lost_s(
     Each is predicted again with that resource taking no time: the device's computation; the host's launches and hooks,
     where host and computation are not one; the input stage; what ranks given as slower take beyond the others; all
     collectives, with what they cost computation beside them. Resources that work at once hide each other, so that these
-    do not sum to the step. It is told anew where `prediction` was not made with `without_each`. The run's graph is let
-    go afterwards.
+    do not sum to the step.
 
     Args:
         also: resources that take no time in any of these predictions; they are none of those returned.
     """
     resources = [by for by in _resources(prediction) if by not in also]
     # Beside another job, as with doubts, of the job by itself.
-    known = [] if also else [prediction.also[name] for by in resources if (name := _WITHOUT + by) in prediction.also]
-    steps = known or periods_under(prediction, [_assume(prediction, calibration, (by, *also)) for by in resources])
-    prediction.run.let_go()
+    steps = periods_under(prediction, [_assume(prediction, calibration, (by, *also)) for by in resources])
     return {by: max(0.0, prediction.iteration_s - each.iteration_s) for by, each in zip(resources, steps, strict=True)}
-
-
-def without_each(prediction: Prediction) -> dict[str, Assumptions]:
-    """Return what `lost_s` assumes, for `predict`."""
-    return {_WITHOUT + by: _assume(prediction, prediction.calibration, [by]) for by in _resources(prediction)}
 
 
 def _resources(prediction: Prediction) -> list[By]:

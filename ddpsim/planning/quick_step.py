@@ -14,8 +14,8 @@ from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
+from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.job import Job
-from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.topology.cluster import Topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.units import MIB
@@ -72,7 +72,7 @@ def quick_step(machine: SearchMachine, asked: tuple[Workload, Options, float]) -
         options = replace(options, fidelity="flow")
     try:
         job = Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, options, machine.calibration)
-        run = SimulatedRun.of(job, brief=True)
+        run = SimulatedRun.of(job)
         memory = run.memory()
         if memory is not None and memory.fits is False:
             return QuickStep(memory)
@@ -102,7 +102,6 @@ class _TimedBuckets:
 
     Attributes:
         runs: of so many micro-batches as are simulated, and of one less where that are fewer than a step has.
-        like: what each of these rests on, with any buckets; None where that rests on them too.
         micro_batches: of a step.
         default_s: of a step with torch's own caps.
         savable_s: how much shorter other buckets can make it, at most: by all that waits for communication, and all
@@ -110,7 +109,6 @@ class _TimedBuckets:
     """
 
     runs: list[SimulatedRun]
-    like: list[ResolvedJob | None]
     micro_batches: int
     default_s: float
     savable_s: float
@@ -124,23 +122,18 @@ class _TimedBuckets:
             most, step = 3 * given.stages, given.stages
         counts = [whole] if whole <= most or (whole - most) % step else [most, most - step]
         runs = [replace(run, options=with_micro_batches(run.options, count)) for count in counts]
-        like, periods_s, waits_s = list[ResolvedJob | None](), list[float](), 0.0
+        periods_s, waits_s = list[float](), 0.0
         for each in runs:
-            summary = summarise(each.trace(keep=True))
-            like.append(each.resolved)
-            each.let_go()
+            summary = summarise(trace_of(each.short()))
             periods_s.append(summary.iteration_s)
             waits_s = max(waits_s, each.options.accumulate * (summary.exposed_comm_s + summary.ddp_overhead_s))
         often = whole / counts[0] if run.options.sync == "every" else 1.0
         step_s = _whole_s([each.options.accumulate for each in runs], counts, periods_s, whole)
-        return cls(runs, like, whole, step_s, waits_s * often)
+        return cls(runs, whole, step_s, waits_s * often)
 
     def step_s(self, caps: BucketCaps) -> float:
         """Return the time between two steps of the optimizer with other caps."""
-        found = [
-            each.with_buckets(caps).plan_and_period(like=like)[1]
-            for each, like in zip(self.runs, self.like, strict=True)
-        ]
+        found = [each.with_buckets(caps).plan_and_period()[1] for each in self.runs]
         asked = [each.options for each in self.runs]
         counts = [each.accumulate * each.micro_batches for each in asked]
         return _whole_s([each.accumulate for each in asked], counts, found, self.micro_batches)

@@ -14,15 +14,13 @@ from ddpsim.markup import Markup
 from ddpsim.options.option import check_given
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.entries import entry_of, read_entry
-from ddpsim.planning.lost import without_each
 from ddpsim.prediction.document import check_prediction, flat
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import take_names
-from ddpsim.prediction.predict import predict
+from ddpsim.prediction.predict import predict, predict_buckets
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job, Keys
-from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import format_count
@@ -59,30 +57,19 @@ class SweepRequest:
     gpus_per_node: int | None = None
     calibration: Calibration | None = None
     for_table: bool = False
-    _local_s: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _resolved: dict[tuple[int | None, str], ResolvedJob | None] = field(
+    _first: dict[tuple[int | None, str], Prediction] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def predict(self, point: SweepPoint, progress: Progress | None = None) -> Prediction:
-        """Return the prediction of one point; where more than a table is kept, what it is without each resource too."""
-        # What a job rests on has no buckets, and one rank without DDP no nodes either.
-        asked = str(replace(point.options, caps=BucketCaps(), plan=None))
-        prediction = predict(
-            Job(self.workload, self.topology, point.nodes, self.gpus_per_node, point.options, self.calibration),
-            local_s=self._local_s.get(asked),
-            progress=progress,
-            # A table shows no times of single iterations; those of ranks that go each their own way are not alike.
-            brief=self.for_table and not point.options.asynchronous,
-            keep=True,
-            also=None if self.for_table else without_each,
-            like=self._resolved.get((point.nodes, asked)),
-        )
-        self._local_s.setdefault(asked, prediction.local_s)
-        if (point.nodes, asked) not in self._resolved:
-            self._resolved[point.nodes, asked] = prediction.run.resolved if self.for_table else None
-        prediction.run.let_go()
-        return prediction
+        """Return the prediction of one point; what all buckets of a job share is found for the first of them alone."""
+        asked = point.nodes, str(replace(point.options, caps=BucketCaps(), plan=None))
+        if (first := self._first.get(asked)) is not None:
+            return predict_buckets(first, point.options.caps, point.options.plan, progress)
+        # One rank without DDP is the same on any number of nodes.
+        local_s = next((each.local_s for (_, options), each in self._first.items() if options == asked[1]), None)
+        job = Job(self.workload, self.topology, point.nodes, self.gpus_per_node, point.options, self.calibration)
+        return self._first.setdefault(asked, predict(job, local_s=local_s, progress=progress))
 
     def entry(self, point: SweepPoint, progress: Progress | None = None) -> JournalEntry:
         """Return what is kept of one point: a line of the `sweep -o` file, and its notes.

@@ -46,7 +46,6 @@ class KeptPrediction:
 
     caps: BucketCaps
     asked_plan: KeptPlan | None
-    brief: bool
     summary: Summary
     plan: KeptPlan
     local_s: float
@@ -62,7 +61,6 @@ class KeptPrediction:
         return cls(
             options.caps,
             None if options.plan is None else KeptPlan.of(options.plan),
-            prediction.run.brief,
             prediction.summary,
             KeptPlan.of(prediction.plan),
             prediction.local_s,
@@ -81,7 +79,7 @@ def restore_prediction(kept: KeptPrediction, job: Job) -> Prediction:
     """
     parameters, asked = job.workload.parameters, kept.asked_plan
     options = replace(job.options, caps=kept.caps, plan=None if asked is None else asked.restore(parameters))
-    run = SimulatedRun.of(replace(job, options=options), brief=kept.brief)
+    run = SimulatedRun.of(replace(job, options=options))
     return replace(
         build_prediction(run, kept.summary, kept.plan.restore(parameters), kept.local_s),
         low_s=kept.low_s,

@@ -57,7 +57,7 @@ def predict_other_reach(prediction: Prediction) -> ConditionalStep | None:
     condition, setting, changed = found
     gpus, options = placement.all_gpus_per_node, prediction.options
     job = Job(prediction.workload, changed, prediction.nodes, gpus, options, prediction.calibration)
-    step_s = predict(job, local_s=prediction.local_s, brief=True).step_s
+    step_s = predict(job, local_s=prediction.local_s).step_s
     moved = abs(step_s[0] / prediction.step_s[0] - 1)
     return ConditionalStep(condition, setting, step_s) if moved >= _MATTERS else None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
-from ddpsim.bucketing import BucketPlan
+from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.collectives.execute import find_correcting_curve
@@ -17,16 +17,12 @@ from ddpsim.prediction.prediction import AlternativeStep, Prediction
 from ddpsim.prediction.simulated_run import FEW_APART, SimulatedRun, is_settled, leave_out_repeated, shorten_run
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.engine import trace_of
+from ddpsim.simulation.engine import plan_of, trace_of
 from ddpsim.simulation.job import Job
-from ddpsim.simulation.resolve import WARM_UP, ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.workload import Workload
-
-Also = Callable[[Prediction], Mapping[str, Assumptions]]
-"""What else a prediction is to be told under, by name: in one pass with the ends of its doubts."""
 
 _ROUNDING = 1e-9
 """Relative: what another order of a sum may change."""
@@ -36,15 +32,7 @@ _HALF = 0.5
 
 
 def predict(
-    job: Job,
-    *,
-    local_s: float | None = None,
-    band: bool = True,
-    progress: Progress | None = None,
-    brief: bool = False,
-    keep: bool = False,
-    also: Also | None = None,
-    like: ResolvedJob | None = None,
+    job: Job, *, local_s: float | None = None, band: bool = True, progress: Progress | None = None
 ) -> Prediction:
     """Predict the iteration latency of a job.
 
@@ -53,21 +41,26 @@ def predict(
             layers (`single_clock`).
         local_s: one rank's period without DDP where it is known already; None simulates it.
         band: whether to tell what its doubts change; `with_band` does so afterwards.
-        brief: whether to simulate no more iterations than tell the period, where all are alike.
-        keep: whether to keep the graph of the run for what is asked of it afterwards, which then lets it go.
-        also: what else it is assumed of a prediction with a band, for `Prediction.also`.
-        like: what the same job with other buckets rests on (`SimulatedRun.resolved`); used where `brief`.
         progress: called with iterations done and in all, in each of these runs.
 
     Raises:
         InputError: as `simulate` and `Topology.place`.
     """
-    run = SimulatedRun.of(job, brief=brief)
-    trace = run.trace(progress, keep=band or keep, like=like)
+    run = SimulatedRun.of(job)
+    ran = run.short(progress)
     if local_s is None:
         local_s = local_period_s(run.workload, run.options, progress, job.calibration, run.placement)
-    prediction = build_prediction(run, summarise(trace), trace.plan, local_s)
-    return with_band(prediction, job.calibration, progress, keep=keep, also=also) if band else prediction
+    prediction = build_prediction(run, summarise(trace_of(ran)), plan_of(ran), local_s)
+    return with_band(prediction, progress) if band else prediction
+
+
+def predict_buckets(
+    prediction: Prediction, caps: BucketCaps, plan: BucketPlan | None = None, progress: Progress | None = None
+) -> Prediction:
+    """Predict the same job with other buckets; what does not rest on these is not found anew."""
+    run = prediction.run.with_buckets(caps, plan)
+    ran = run.short(progress)
+    return with_band(build_prediction(run, summarise(trace_of(ran)), plan_of(ran), prediction.local_s), progress)
 
 
 def build_prediction(run: SimulatedRun, summary: Summary, plan: BucketPlan, local_s: float) -> Prediction:
@@ -97,26 +90,18 @@ def build_prediction(run: SimulatedRun, summary: Summary, plan: BucketPlan, loca
     )
 
 
-def with_band(
-    prediction: Prediction,
-    calibration: Calibration | None,
-    progress: Progress | None = None,
-    *,
-    keep: bool = False,
-    also: Also | None = None,
-) -> Prediction:
+def with_band(prediction: Prediction, progress: Progress | None = None) -> Prediction:
     """Return `prediction` with what each of its doubts changes, joined into its band.
 
     Args:
         prediction: whose band is of its iterations alone.
-        calibration: that it was made with.
-        progress, keep, also: as those of `predict`.
+        progress: as that of `predict`.
     """
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
-    doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, calibration, sizes)
-    free, further = _assume_undisturbed(prediction, calibration), {} if also is None else also(prediction)
+    doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, prediction.calibration, sizes)
+    free = _assume_undisturbed(prediction)
     assumed = [end for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]
-    told = iter(periods_under(prediction, [*assumed, *free, *further.values()], progress))
+    told = iter(periods_under(prediction, [*assumed, *free], progress))
 
     def ends_of(doubt: Doubt) -> Ends:
         found = [None if end is None else next(told) for end in (doubt.low, doubt.high)]
@@ -127,11 +112,7 @@ def with_band(
     ends = tuple(map(ends_of, doubts))
     more_s = max((prediction.iteration_s - next(told).iteration_s for _ in free), default=0.0)
     hidden_s = more_s if more_s > _ROUNDING * prediction.iteration_s else 0.0
-    if not keep:
-        prediction.run.let_go()
-    ends = (*ends, *_phases(prediction, progress))
-    found = dict(zip(further, told, strict=True))
-    banded = replace(prediction, ends=ends, hidden_comm_cost_s=hidden_s, also=found)
+    banded = replace(prediction, ends=(*ends, *_phases(prediction, progress)), hidden_comm_cost_s=hidden_s)
     low_s, high_s = join.positive_band(prediction.iteration_s, banded.doubts)
     return replace(banded, low_s=low_s, high_s=high_s)
 
@@ -213,15 +194,16 @@ def without_beside(prediction: Prediction) -> Prediction:
     """
     run, other = prediction.run, prediction.options.beside
     idle = None if other is None else replace(other, idle=True)
-    alone = SimulatedRun(run.workload, run.placement, replace(run.options, beside=idle), run.calibration, run.brief)
-    return build_prediction(alone, summarise(alone.trace(keep=True)), prediction.plan, prediction.local_s)
+    alone = SimulatedRun(run.workload, run.placement, replace(run.options, beside=idle), run.calibration)
+    return build_prediction(alone, summarise(trace_of(alone.short())), prediction.plan, prediction.local_s)
 
 
-def _assume_undisturbed(prediction: Prediction, calibration: Calibration | None) -> list[Assumptions]:
+def _assume_undisturbed(prediction: Prediction) -> list[Assumptions]:
     """Return the assumption that computing and communicating do not disturb each other; none where nobody does."""
     if prediction.placement.world_size == 1 or prediction.options.comm != "real":
         return []
-    return [Assumptions(remove_overlap_costs(prediction.options.backend_for(prediction.workload), calibration))]
+    backend = prediction.options.backend_for(prediction.workload)
+    return [Assumptions(remove_overlap_costs(backend, prediction.calibration))]
 
 
 def gain_band(default: Prediction, other: Prediction, *, times: float = 1.0) -> tuple[float, float]:
@@ -260,12 +242,10 @@ def with_assumptions(
         straggling=options.straggling if assumptions.excess else None,
     )
     scaled, warm_up = shorten_run(scaled, prediction.workload)
-    scaled, repeats = leave_out_repeated(scaled, prediction.workload) if prediction.run.brief else (scaled, 0)
-    ran = prediction.run.under(
-        scaled, assumptions, progress, warm_up=warm_up, whole=False, repeats=repeats, terms=False
-    )
+    scaled, repeats = leave_out_repeated(scaled, prediction.workload)
+    ran = prediction.run.under(scaled, assumptions, progress, warm_up=warm_up, whole=False, repeats=repeats)
     if not is_settled(ran):
-        ran = prediction.run.under(scaled, assumptions, progress, warm_up=WARM_UP, whole=False, terms=False)
+        ran = prediction.run.under(scaled, assumptions, progress, whole=False)
     return summarise(trace_of(ran))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
@@ -20,7 +20,7 @@ from ddpsim.prediction.notes import calibration_notes, codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
-from ddpsim.simulation.engine import Simulated
+from ddpsim.simulation.engine import Simulated, trace_of
 from ddpsim.tables import ResultTable
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary, summarise
@@ -69,7 +69,6 @@ class Prediction:
         hidden_comm_cost_s: what computing and communicating at once costs the iteration beyond each by itself; it is
             in the parts already. None until `with_band`.
         hidden_comm_known: whether its calibration has how they slow each other, rather than priors.
-        also: the iteration under what else was assumed beside the ends of its doubts, by name.
     """
 
     workload: Workload
@@ -88,7 +87,6 @@ class Prediction:
     calibration: Calibration | None = field(default=None, compare=False, repr=False)
     hidden_comm_cost_s: float | None = field(default=None, compare=False)
     hidden_comm_known: bool = False
-    also: Mapping[str, AlternativeStep] = field(default_factory=dict, compare=False, repr=False)
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"
@@ -130,13 +128,18 @@ class Prediction:
 
     @property
     def trace(self) -> Simulated:
-        """The trace of the simulated ranks."""
+        """The trace of the simulated ranks: of a run of its own where it is first asked for."""
         return self.run.trace()
+
+    @property
+    def summarised(self) -> Simulated:
+        """The trace of the iterations that the summary is of."""
+        return trace_of(self.run.short())
 
     @property
     def critical_path(self) -> CriticalPath:
         """What an iteration waits for."""
-        return CriticalPath.of(self.run.trace_path(), self.iteration_s)
+        return CriticalPath.of(trace_of(self.run.short(), path=True), self.iteration_s)
 
     @property
     def topology(self) -> Cluster:
@@ -193,14 +196,14 @@ class Prediction:
         """
         if not self.options.asynchronous:
             return None
-        trace = self.trace
+        trace = self.summarised
         alone = {rank: replace(trace, iterations=trace.of_rank(rank)) for rank in trace.ranks}
         return {rank: summarise(iterations).iteration_s for rank, iterations in alone.items()}
 
     @property
     def staleness(self) -> dict[str, float] | None:
         """How stale gradients were that servers took in, where ranks go on without each other; else None."""
-        found = self.trace.provenance.get("servers") if self.options.asynchronous else None
+        found = self.summarised.provenance.get("servers") if self.options.asynchronous else None
         return dict(found) if isinstance(found, dict) else None
 
     @property

@@ -17,8 +17,6 @@ from ddpsim.workload.gpus import gpu_of
 PERCENT = 1.0
 """By how much more of a resource a step is told; small beside what makes another choice or order of it."""
 
-_MORE = "more of "
-
 LINKS = {
     "NIC rate": frozenset({"nic"}),
     "NVLink rate": frozenset({"nvlink"}),
@@ -41,14 +39,13 @@ _WAITS = {"pair_s", "behind_s"}
 def sensitivities_of(prediction: Prediction) -> list[Sensitivity]:
     """Return what `PERCENT` more of each resource would save of the iteration of `prediction`, the most first.
 
-    Everything else stays, buckets and schedule too. It is told anew where `prediction` was
-    not made with `list_sensitivity_assumptions`.
+    Everything else stays, buckets and schedule too.
     """
     more = resources_of(prediction, 1 + PERCENT / 100)
-    known = {name: prediction.also[_MORE + name] for name in more if _MORE + name in prediction.also}
-    if not known:
-        found = periods_under(prediction, list(more.values()), exact=_meet(prediction))
-        known = dict(zip(more, found, strict=True))
+    # Where collectives of several groups meet on links, retiming is off by some ten-thousandths of the step: little
+    # beside a doubt, and much beside one per cent of a resource.
+    found = periods_under(prediction, list(more.values()), exact=prediction.options.process_groups > 1)
+    known = dict(zip(more, found, strict=True))
     # Of fewer iterations than the prediction's a step may be another, with nothing changed.
     same_s = known.pop(_SAME).iteration_s
     saved = {name: same_s - told.iteration_s for name, told in known.items()}
@@ -70,22 +67,6 @@ def slow_ranks(prediction: Prediction) -> str:
         return "ranks that straggle"
     ranks = [str(rank) for rank, factor in sorted(options.stragglers.items()) if factor > 1]
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)}" if ranks else ""
-
-
-def list_sensitivity_assumptions(prediction: Prediction) -> dict[str, Assumptions]:
-    """Return what `sensitivities_of` assumes, for `predict`; nothing where ends are told too roughly for that."""
-    if _meet(prediction):
-        return {}
-    return {_MORE + name: each for name, each in resources_of(prediction, 1 + PERCENT / 100).items()}
-
-
-def _meet(prediction: Prediction) -> bool:
-    """Whether collectives of several groups meet on links.
-
-    Retiming is off by some ten-thousandths of the step there: little beside a doubt, and much beside one per cent of a
-    resource.
-    """
-    return prediction.options.process_groups > 1
 
 
 def resources_of(prediction: Prediction, factor: float) -> dict[str, Assumptions]:

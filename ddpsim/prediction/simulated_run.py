@@ -35,7 +35,7 @@ from ddpsim.workload.files import load_workload
 from ddpsim.workload.replayed import single_clock, spread_out, with_optimizer
 
 LONGEST, _OF_LONGER = 128, 8
-"""Micro-batches of a step that are all simulated where a run is brief, and how many of them where there are more."""
+"""Micro-batches of a step that are all simulated for its period, and how many of them where there are more."""
 
 _SETTLED = 2
 """Iterations after which those that are all alike mostly repeat: the host's lead over the device settles in two."""
@@ -58,31 +58,36 @@ that are not."""
 
 @dataclass(slots=True, eq=False)
 class SimulatedRun:
-    """A run that is simulated when its trace is first asked for; made again, its trace is the same.
+    """The runs of a job: a short one that tells the period, and a whole one where its trace is asked for.
+
+    Either is simulated when it is first asked for, and kept; neither is pickled, for it would be the same made again.
 
     Attributes:
         workload: as the machine's nodes replay it.
         placement: the ranks that take part, and where.
         options: as they were asked for.
         calibration: constants in force; None is the priors.
-        brief: whether to simulate no more iterations than tell the period, where all are alike.
     """
 
     workload: Workload
     placement: Placement
     options: Options
     calibration: Calibration | None = None
-    brief: bool = False
     _trace: Simulated | None = field(init=False, default=None)
     _ran: JobRun | None = field(init=False, default=None)
     _order: Dependencies | None = field(init=False, default=None)
     _batches: tuple[int, ...] | None = field(init=False, default=None)
+    _like: SimulatedRun | None = field(init=False, default=None)
+    _periods: dict[tuple[tuple[int, ...], ...], float] = field(init=False, default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<SimulatedRun: {self.workload.name}, {self.placement!r}>"
 
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return SimulatedRun, (self.workload, self.placement, self.options, self.calibration)
+
     @classmethod
-    def of(cls, job: Job, *, brief: bool) -> SimulatedRun:
+    def of(cls, job: Job) -> SimulatedRun:
         """Return the run of a job.
 
         Raises:
@@ -93,7 +98,7 @@ class SimulatedRun:
         replayed = replay_on(topology, job.workload, options)
         if options.beside is not None:
             options = replace(options, beside=_set_pace(options.beside, topology))
-        return cls(replayed, placement, options.on(replayed, topology), job.calibration, brief)
+        return cls(replayed, placement, options.on(replayed, topology), job.calibration)
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -108,55 +113,58 @@ class SimulatedRun:
             self._batches = tuple(found[rank // per_node] for rank in range(trainers))
         return self._batches
 
-    def trace_path(self) -> Simulated:
-        """Return a trace with its longest path; of a brief run another is simulated for that, if its graph is gone."""
-        if not self.brief:
-            return self.trace()
-        return trace_of(self._ran or self._run(brief=True, whole=False, terms=False), path=True)
-
-    def trace(
-        self, progress: Progress | None = None, *, keep: bool = False, like: ResolvedJob | None = None
-    ) -> Simulated:
-        """Return the trace; `progress` is as that of `simulate`, which is called where there is none yet.
+    def short(self, progress: Progress | None = None) -> JobRun:
+        """Return the run of no more iterations than tell the period, with its graph.
 
         Args:
-            like: what the same job with other buckets rests on, which is then not found anew.
-            keep: whether to keep its graph for `retime` and `rerun`, until it is let go.
+            progress: as that of `simulate`; called where it is not simulated yet.
 
         Raises:
             InputError: as `simulate`.
         """
+        if self._ran is None:
+            resolved = self._resolve_like()
+            if resolved is not None:
+                ran = run_resolved(resolved, progress)
+            else:
+                options, warm_up = shorten_run(self.options, self.workload)
+                options, repeats = leave_out_repeated(options, self.workload)
+                ran = self.under(options, progress=progress, warm_up=warm_up, repeats=repeats, whole=False)
+            # What has not settled is run as long as a trace is: whoever asks is told the same period.
+            self._ran = ran if is_settled(ran) else self.under(self.options, progress=progress, whole=False)
+        return self._ran
+
+    def whole(self, progress: Progress | None = None) -> JobRun:
+        """Return the run whose trace people see, where no message is left in flight; it is not kept."""
+        return self.under(self.options, progress=progress)
+
+    def trace(self) -> Simulated:
+        """Return the trace of the whole run."""
         if self._trace is None:
-            ran = self._run(progress, brief=self.brief, like=like, terms=keep)
-            self._trace, self._ran = trace_of(ran, path=not self.brief), ran if keep else None
+            self._trace = trace_of(self.whole(), path=True)
         return self._trace
 
     def with_buckets(self, caps: BucketCaps, plan: BucketPlan | None = None) -> SimulatedRun:
-        """Return the run of the same job with other buckets."""
-        return replace(self, options=replace(self.options, caps=caps, plan=plan))
+        """Return the run of the same job with other buckets; what does not rest on these is not found anew for it."""
+        other = replace(self, options=replace(self.options, caps=caps, plan=plan))
+        other._like, other._periods = self._like or self, self._periods
+        return other
 
-    def plan_and_period(
-        self,
-        progress: Progress | None = None,
-        *,
-        like: ResolvedJob | None = None,
-        known: dict[tuple[tuple[int, ...], ...], float] | None = None,
-    ) -> tuple[BucketPlan, float]:
-        """Return its buckets and its period, without a trace; `progress` and `like` are as those of `trace`.
-
-        Args:
-            known: periods of the same job by the parameters of each bucket; those that are not there are added.
-        """
-        asked = self.options
-        if like is None or (resolved := with_buckets(like, asked.caps, asked.plan, terms=False)) is None:
-            ran = self._run(progress, brief=True, terms=False)
+    def plan_and_period(self, progress: Progress | None = None) -> tuple[BucketPlan, float]:
+        """Return its buckets and its period; of those with the same buckets as another's only one is simulated."""
+        if (resolved := self._resolve_like()) is None:
+            ran = self.short(progress)
             return plan_of(ran), _period_s(ran)
         plan = plan_of(resolved)
-        groups, known = tuple(plan.groups()), {} if known is None else known
-        if groups not in known:
-            ran = run_resolved(resolved, progress)
-            known[groups] = _period_s(ran if is_settled(ran) else self._run(progress, brief=False, terms=False))
-        return plan, known[groups]
+        groups = tuple(plan.groups())
+        if groups not in self._periods:
+            self._periods[groups] = _period_s(self.short(progress))
+        return plan, self._periods[groups]
+
+    def _resolve_like(self) -> ResolvedJob | None:
+        """Return what it rests on, where a run with other buckets has found all but these already; else None."""
+        like = None if self._like is None else self._like.short()
+        return None if like is None else with_buckets(like, self.options.caps, self.options.plan)
 
     def schedule(self) -> Schedule | None:
         """Return the schedule that takes the place of DDP's own; None of DDP. Nothing is simulated for it.
@@ -164,8 +172,8 @@ class SimulatedRun:
         Raises:
             PlanError: a schedule that cannot be carried out.
         """
-        if self._trace is not None or not self.options.by_schedule:
-            return None if self._trace is None else self._trace.schedule
+        if self._ran is not None or not self.options.by_schedule:
+            return None if self._ran is None else self._ran.schedule
         name = self.placement.class_of(0).template.workload
         first = self.workload if name is None else workloads_on(self.placement, self.options)[name]
         backend = self.options.backend_for(self.workload)
@@ -203,11 +211,6 @@ class SimulatedRun:
         return max(each_of, key=lambda memory: memory.step_bytes)
 
     @property
-    def resolved(self) -> ResolvedJob | None:
-        """What it rests on, without its graph; None where that is not kept, or other buckets are another job's."""
-        return None if self._ran is None else with_buckets(self._ran, self.options.caps, self.options.plan)
-
-    @property
     def by_few(self) -> bool:
         """Whether what an assumption changes is told by `FEW_APART` of its iterations, beside the same of the run."""
         options = self.options
@@ -215,7 +218,7 @@ class SimulatedRun:
         few = options.iterations_of(self.workload) <= FEW_APART
         if not options.asynchronous or options.comm != "real" or few or varied:
             return False
-        ran = self._graph()
+        ran = self.short()
         end, counted = ran.times.end, slice(ran.extent.begin, ran.extent.end)
         ranks = [rank.iterations[counted] for rank in ran.graph.ranks if rank.number >= 0]
         periods = np.array([[end[each.end] - end[each.start] for each in iterations] for iterations in ranks])
@@ -224,7 +227,7 @@ class SimulatedRun:
 
     def retime(self, assumed: Sequence[Assumptions]) -> list[float | None]:
         """Return the period under each of `assumed`, told from the graph; None where only another run tells it."""
-        ran = self._graph()
+        ran = self.short()
         extent, longer_s = self._extent(ran), 0.0
         if self._order is None and has_prices(ran):
             self._order = Dependencies(ran, extent.end)
@@ -241,18 +244,10 @@ class SimulatedRun:
         It is that of the first iterations of the run alone where it is told `by_few`.
         Transfer by transfer every run would take minutes; what an assumption changes is told by flows as well.
         """
-        ran = self._graph()
+        ran = self.short()
         if ran.job.options.fidelity == "steps":
             ran = replace(ran, job=replace(ran.job, options=replace(ran.job.options, fidelity="flow")))
         return run_again(ran, self._extent(ran), assumed, None if self._order is None else self._order.graph)
-
-    def let_go(self) -> None:
-        """Keep the graph no longer, for it is large; asked for again, it is simulated again."""
-        self._ran = self._order = None
-
-    def _graph(self) -> JobRun:
-        self._ran = self._ran or self._run(brief=True)
-        return self._ran
 
     def _extent(self, ran: JobRun) -> SimulatedIterations:
         brief, warm_up = shorten_run(self.options, self.workload)
@@ -264,35 +259,6 @@ class SimulatedRun:
         # and the iterations of the whole run are read.
         settled = self.by_few or repeats or abs(_period_s(ran, short) / _period_s(ran) - 1) <= _SAME
         return short if settled else ran.extent
-
-    def job(self) -> JobRun:
-        """Return the run with its graph and the times of its nodes; it is simulated again, for none is kept.
-
-        Raises:
-            InputError: as `simulate`.
-        """
-        return self._run(brief=self.brief)
-
-    def _run(
-        self,
-        progress: Progress | None = None,
-        *,
-        brief: bool,
-        whole: bool = True,
-        terms: bool = True,
-        like: ResolvedJob | None = None,
-    ) -> JobRun:
-        asked = self.options
-        if not brief:
-            return self.under(asked, progress=progress, warm_up=WARM_UP, whole=whole, terms=terms)
-        if like is not None and (resolved := with_buckets(like, asked.caps, asked.plan, terms=terms)):
-            ran = run_resolved(resolved, progress)
-        else:
-            options, warm_up = shorten_run(asked, self.workload)
-            options, repeats = leave_out_repeated(options, self.workload)
-            ran = self.under(options, progress=progress, warm_up=warm_up, whole=whole, repeats=repeats, terms=terms)
-        # What has not settled is run as it is where nothing is brief: whoever asks is told the same period.
-        return ran if is_settled(ran) else self._run(progress, brief=False, whole=whole, terms=terms)
 
     def under(
         self,

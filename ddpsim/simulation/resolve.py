@@ -127,8 +127,6 @@ class JobConditions(TypedDict, total=False):
         draws: who stands for which ranks, in place of what is drawn for each kind; see `representatives`.
         planned: buckets by iteration, in place of those of the options.
         repeats: how many more micro-batches a step has than the options say, each as long as the last but one.
-        terms: whether nodes say of which of DDP's costs their seconds are sums, so that others can stand in their
-            place; where nobody asks, plain numbers are faster.
     """
 
     workloads: dict[str, Workload]
@@ -142,7 +140,6 @@ class JobConditions(TypedDict, total=False):
     draws: Sequence[SimulatedRank] | None
     planned: Plans | None
     repeats: int
-    terms: bool
 
 
 def resolve(
@@ -174,7 +171,7 @@ def resolve(
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
     costs = Costs.of(backend, calibration, gpu, scale_host=options.scale_host)
-    costs_of = partial(Costs.of, backend, calibration, terms=given.get("terms", True), scale_host=options.scale_host)
+    costs_of = partial(Costs.of, backend, calibration, terms=True, scale_host=options.scale_host)
     options = replace(options, scale_host=options.scale_host * given.get("host", 1.0))
     parts = () if options.pipeline is None else parts_of(workload, options.pipeline)
     kinds = list(_kinds_of(workload, placement, options, workloads, costs, parts))
@@ -209,15 +206,10 @@ def resolve(
     return ResolvedJob(job, workload, kinds, drawn, settings, schedule, extent)
 
 
-def with_buckets(
-    resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None, *, terms: bool = True
-) -> ResolvedJob | None:
+def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None) -> ResolvedJob | None:
     """Return a resolved job with other buckets, and all else as it was; None where that rests on them too.
 
     A schedule's messages, what policies rebuild, the graphs of a compiled step and a job beside do.
-
-    Args:
-        terms: as that of `JobConditions`.
 
     Raises:
         InputError: more single transfers than bearable.
@@ -229,9 +221,6 @@ def with_buckets(
     plans = Plans([0], [options.bucket_plan(resolved.draws[0].kind.workload)])
     settings = [replace(each, options=options, plans=plans) for each in resolved.settings]
     job = replace(resolved.job, options=options)
-    if not terms:
-        plain = partial(Costs.of, job.backend, job.calibration, scale_host=options.scale_host)
-        settings = [replace(each, costs=plain(each.gpu), copies_s=list(map(float, each.copies_s))) for each in settings]
     _check_transports(job, settings[0], resolved.extent)
     return ResolvedJob(
         job, resolved.workload, resolved.kinds, resolved.draws, settings, resolved.schedule, resolved.extent

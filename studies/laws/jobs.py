@@ -290,7 +290,7 @@ def percents_s(job: Job, same: Job) -> tuple[float, float]:
 def told_s(job: Job, same: Job) -> tuple[float, float]:
     """Return the step as `predict` tells it, and as `plan` does or a plan file of the same buckets, the farther off."""
     found = _predict(job)
-    planned = SimulatedRun.of(job.asked, brief=True)
+    planned = SimulatedRun.of(job.asked)
     others = [planned.plan_and_period()[1]]
     if job.options.scheme == "ddp":
         others.append(_predict(replace(job, options=replace(job.options, plan=found.plan))).iteration_s)

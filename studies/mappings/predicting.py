@@ -104,7 +104,6 @@ def _step_s(row: Row, workload: Workload, count: int) -> float:
             options=options,
         ),
         band=False,
-        brief=True,
         local_s=1.0,
     )
     return found.step_s[0]

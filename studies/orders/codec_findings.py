@@ -109,7 +109,7 @@ def of_published(number: int) -> dict[str, Any]:
     def made(scheme: str) -> Any:
         asked = Options(compression=scheme)
         job = Job(load_workload(case.workload), wired, case.nodes, case.gpus, options=asked)
-        return predict(job, band=False, brief=True)
+        return predict(job, band=False)
 
     plain, coded = made("none"), made(case.scheme)
     ranks = case.nodes * case.gpus

@@ -88,7 +88,6 @@ class Step:
             ),
             local_s=None if self.gpus == 1 else 0.0,
             band=False,
-            brief=True,
         )
         summary = made.summary
         found = {"iteration": made.iteration_s, "local": made.local_s, "bytes": float(workload.gradient_bytes)}

@@ -139,7 +139,6 @@ def prediction(
         ),
         band=band,
         local_s=None if local else 1.0,
-        brief=True,
     )
 
 

@@ -174,7 +174,6 @@ def predicted_s(one: Series, one_s: float, gpus: int, calibration: Calibration |
         ),
         band=False,
         local_s=1.0,
-        brief=True,
     )
     return found.iteration_s
 

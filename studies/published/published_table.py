@@ -128,7 +128,6 @@ class Predictor:
             ),
             local_s=None if case.gpus == 0 else work_s,
             band=False,
-            brief=True,
         )
         return prediction.local_s if case.gpus == 0 else prediction.iteration_s
 

@@ -61,7 +61,6 @@ def collectives(one: Series) -> int:
         ),
         band=False,
         local_s=1.0,
-        brief=True,
     )
     return len(found.plan.buckets if found.trace.schedule is None else list(found.trace.schedule))
 

@@ -34,6 +34,4 @@ def alone_s(under_s: float, world_of_one_s: Callable[[float], float]) -> float:
 
 def world_of_one_s(workload: Workload, machine: Topology, options: Options) -> float:
     """Return what one GPU is predicted to take under DDP, whose hooks and copies it has and no other rank."""
-    return predict(
-        Job(workload, machine, nodes=1, gpus_per_node=1, options=options), local_s=1.0, brief=True
-    ).iteration_s
+    return predict(Job(workload, machine, nodes=1, gpus_per_node=1, options=options), local_s=1.0).iteration_s

@@ -86,7 +86,6 @@ def _predicted(cell: Cell) -> Prediction:
             load_workload(cell.workload), load_topology(cell.machine), nodes=nodes, options=Options(scheme=cell.scheme)
         ),
         band=False,
-        brief=True,
     )
 
 

@@ -124,7 +124,6 @@ class Job:
                 options=options,
             ),
             band=False,
-            brief=True,
         )
         return {
             "iteration_s": made.iteration_s,

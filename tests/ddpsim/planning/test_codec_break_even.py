@@ -16,9 +16,7 @@ MLP, LAB = load_workload("mlp"), load_topology("lab-flat")
 def step_s(rate, scheme, calibration=None):
     wired = with_link_rate(LAB, NIC, rate)
     options = Options(compression=scheme)
-    return predict(
-        Job(MLP, wired, nodes=4, options=options, calibration=calibration), band=False, brief=True
-    ).iteration_s
+    return predict(Job(MLP, wired, nodes=4, options=options, calibration=calibration), band=False).iteration_s
 
 
 def test_steps_are_equal_at_the_break_even_and_the_band_holds_it():

@@ -11,7 +11,6 @@ from ddpsim import Calibration, Options, Prediction, load_topology
 from ddpsim.collectives.ddp_costs import HOST_COSTS
 from ddpsim.planning.bound import bound_of, describe_bound
 from ddpsim.planning.efficiency import efficiency_of
-from ddpsim.planning.lost import without_each
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
@@ -41,7 +40,6 @@ def at(name: str, machine: str, options: Options, calibration: Calibration | Non
         Job(workload, topology, nodes=nodes, options=options, calibration=calibration),
         local_s=1.0,
         band=False,
-        brief=True,
     )
 
 
@@ -79,7 +77,7 @@ def test_a_host_bound_step_is_not_bound_by_its_gpu() -> None:
 def test_input_that_binds_is_named_and_has_a_band() -> None:
     topology = load_topology("dgx-a100")
     workload, options = Model.of("resnet50").on(topology), Options(input_stage="load=400ms,workers=2")
-    found = predict(Job(workload, topology, options=options), also=without_each)
+    found = predict(Job(workload, topology, options=options))
     free = predict(Job(workload, topology, options=Options()), band=False)
     bound = bound_of(found)
     assert (bound.by, bound.beside) == ("input", None)
@@ -93,9 +91,9 @@ def test_resources_that_hide_each_other_are_both_named() -> None:
     """A loader that is as slow as the device: neither saves anything by itself."""
     topology = load_topology("dgx-a100")
     workload = Model.of("resnet50").on(topology)
-    alone_s = predict(Job(workload, topology, options=Options()), band=False, brief=True).iteration_s
+    alone_s = predict(Job(workload, topology, options=Options()), band=False).iteration_s
     options = Options(input_stage=f"load={1e3 * alone_s:.3f}ms,workers=1")
-    found = predict(Job(workload, topology, options=options), band=False, brief=True, keep=True)
+    found = predict(Job(workload, topology, options=options), band=False)
     bound = bound_of(found)
     assert {bound.by, bound.beside} == {"computation", "input"}
     assert max(bound.lost.values()) < 0.1 * found.iteration_s
@@ -107,8 +105,8 @@ def test_resources_that_hide_each_other_are_both_named() -> None:
 def test_a_rank_that_is_slow_is_lost_to() -> None:
     topology = load_topology("dgx-a100")
     workload = Model.of("resnet50").on(topology)
-    found = predict(Job(workload, topology, options=Options(stragglers={2: 4.0})), band=False, brief=True, keep=True)
-    even = predict(Job(workload, topology, options=Options()), band=False, brief=True)
+    found = predict(Job(workload, topology, options=Options(stragglers={2: 4.0})), band=False)
+    even = predict(Job(workload, topology, options=Options()), band=False)
     bound = bound_of(found)
     assert bound.lost["rank"] == pytest.approx(found.iteration_s - even.iteration_s, rel=NEAR)
     assert "rank" in (bound.by, bound.beside)
@@ -118,7 +116,5 @@ def test_a_faster_network_is_worth_what_communication_loses_at_most() -> None:
     slow = at("mlp", "p3.16xlarge", Options())
     bound = bound_of(slow)
     assert bound.by == "communication"
-    fast = predict(
-        Job(slow.workload, with_link_rate(load_topology("p3.16xlarge"), "nic", 1e12), nodes=2), band=False, brief=True
-    )
+    fast = predict(Job(slow.workload, with_link_rate(load_topology("p3.16xlarge"), "nic", 1e12), nodes=2), band=False)
     assert 0 < slow.iteration_s - fast.iteration_s <= bound.lost["communication"]

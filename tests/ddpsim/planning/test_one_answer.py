@@ -16,7 +16,7 @@ from ddpsim.report import compare_report, plan_report
 MACHINES = ("dgx-1v", "dgx-a100", "dgx-h100")
 CAP = 25.0
 DIGITS = 1e-9
-"""Relative: a brief run tells the same period as a whole one, to another order of its sums."""
+"""Relative: to another order of sums."""
 
 
 @pytest.fixture(scope="module")

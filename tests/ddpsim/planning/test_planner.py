@@ -18,7 +18,7 @@ from tests.ddpsim.simulation.builders import workload
 
 LOOPBACK = load_topology("loopback")
 ROUNDING = 1e-9
-"""Relative: a brief run tells what a whole one does, to another order of its sums."""
+"""Relative: to another order of sums."""
 
 
 def test_a_plan_is_never_slower_than_the_default_or_any_uniform_cap():
@@ -63,14 +63,17 @@ def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, se
     def seconds_of(caps, plan):
         return seconds.get("list" if plan else caps.bucket_cap_mb, 1.0)
 
-    def one(job, **kept):
-        iteration_s = seconds_of(job.options.caps, job.options.plan)
-        return replace(model, options=job.options, summary=replace(model.summary, iteration_s=iteration_s))
+    def taking(options):
+        iteration_s = seconds_of(options.caps, options.plan)
+        return replace(model, options=options, summary=replace(model.summary, iteration_s=iteration_s))
 
-    def tried(run, like, known, caps, plan=None, **kept):
+    def tried(run, caps, plan=None, **kept):
         return TriedBuckets(caps, plan, model.plan, seconds_of(caps, plan))
 
-    monkeypatch.setattr(best_buckets, "predict", one)
+    monkeypatch.setattr(best_buckets, "predict", lambda job, **kept: taking(job.options))
+    monkeypatch.setattr(
+        best_buckets, "predict_buckets", lambda made, caps, plan, _: taking(replace(made.options, caps=caps, plan=plan))
+    )
     monkeypatch.setattr(best_buckets, "try_buckets", tried)
     monkeypatch.setattr(best_buckets, "gain_band", lambda *_: (gain_low, 0.05))
     monkeypatch.setattr(best_buckets, "pipeline_plan", lambda *_: listed)

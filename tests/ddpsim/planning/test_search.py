@@ -12,7 +12,6 @@ from ddpsim.cli.search_text import text
 from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.planning.best_buckets import CAPS_MB
 from ddpsim.planning.candidates import NOT_DIVIDED, NOT_FITTING, NOT_TOGETHER, SLOWER, SearchCandidate, SearchSpace
-from ddpsim.planning.lost import without_each
 from ddpsim.planning.quick_step import QuickStep, SearchMachine, quick_step
 from ddpsim.planning.search import LEADERS, search
 from ddpsim.planning.search_report import SearchReport
@@ -31,7 +30,7 @@ SCHEMES = ("ddp", "zero1", "fsdp2")
 def _step_s(model: Model, machine: str, nodes: int, candidate: SearchCandidate, caps: BucketCaps) -> float:
     topology, options = load_topology(machine), candidate.options(Options(caps=caps))
     workload = model.on(topology, candidate.micro_batch_size, options=options)
-    found = predict(Job(workload, topology, nodes=nodes, options=options), local_s=1.0, band=False, brief=True)
+    found = predict(Job(workload, topology, nodes=nodes, options=options), local_s=1.0, band=False)
     return candidate.accumulate * found.iteration_s
 
 
@@ -78,7 +77,7 @@ def test_rows_are_those_of_predict_with_their_bands(small: SearchReport) -> None
         asked = candidate.options(Options(caps=chosen.options.caps))
         workload = Model.of("gpt2-small").on(load_topology("dgx-a100"), candidate.micro_batch_size, options=asked)
         node = load_topology("dgx-a100")
-        alone = predict(Job(workload, node, nodes=2, options=asked), brief=True, also=without_each)
+        alone = predict(Job(workload, node, nodes=2, options=asked))
         assert chosen.iteration_s == pytest.approx(alone.iteration_s)
         assert (chosen.low_s, chosen.high_s) == pytest.approx((alone.low_s, alone.high_s))
         assert row.step_s[1] < row.step_s[0] < row.step_s[2]
@@ -191,7 +190,7 @@ def test_many_micro_batches_are_told_by_four(scheme: str, sync: str) -> None:
     node, asked = load_topology("dgx-a100"), Options(scheme=scheme, accumulate=11, sync=sync)
     workload = Model.of("gpt2-small").on(node, 1, options=asked)
     told = quick_step(SearchMachine(node, 2, None, None, ()), (workload, asked, float("inf")))
-    whole = predict(Job(workload, node, nodes=2, options=asked), local_s=1.0, band=False, brief=True)
+    whole = predict(Job(workload, node, nodes=2, options=asked), local_s=1.0, band=False)
     assert told.step_s == pytest.approx(11 * whole.iteration_s, rel=0.005)
 
 
@@ -233,7 +232,7 @@ def test_many_micro_batches_are_told_by_a_few(scheme: str, monkeypatch: pytest.M
     found = []
     for longest in (128, 8):
         monkeypatch.setattr("ddpsim.prediction.simulated_run.LONGEST", longest)
-        found.append(predict(Job(workload, machine, nodes=2, options=options), brief=True))
+        found.append(predict(Job(workload, machine, nodes=2, options=options)))
     whole, few = found
     assert len(few.trace.iterations) == len(whole.trace.iterations)
     (step_s, *ends_s), (whole_s, *whole_ends_s) = few.step_s, whole.step_s
@@ -262,7 +261,7 @@ def test_a_step_in_stages_is_told_by_fewer_micro_batches(text: str, batches: int
     model, machine, options = Model.of("bert-large"), load_topology("dgx-a100"), candidate.options(Options())
     workload = model.on(machine, 4, options=options)
     quick = quick_step(SearchMachine(machine, 2, None, None, ()), (workload, options, float("inf")))
-    whole = predict(Job(workload, machine, nodes=2, options=options), local_s=1.0, band=False, brief=True)
+    whole = predict(Job(workload, machine, nodes=2, options=options), local_s=1.0, band=False)
     assert quick.step_s == pytest.approx(whole.iteration_s, rel=0.01)
 
 

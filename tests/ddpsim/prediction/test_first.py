@@ -17,7 +17,7 @@ CAPS = BucketCaps(bucket_cap_mb=1.0)
 def first(count=5, source=None, **given):
     options = Options(**{"backend": "gloo", "caps": CAPS, **given})
     source = workload(buffers=2) if source is None else source
-    found = predict(Job(source, load_topology("loopback"), gpus_per_node=2, options=options), band=False, keep=True)
+    found = predict(Job(source, load_topology("loopback"), gpus_per_node=2, options=options), band=False)
     return found, predict_first_iterations(found, count)
 
 

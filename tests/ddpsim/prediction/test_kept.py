@@ -20,7 +20,7 @@ CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "caps": {"options": Options(caps=BucketCaps(bucket_cap_mb=5.1, first_bucket_mb=1))},
     "listed": {"options": Options(caps=BucketCaps(bucket_cap_mb_list=(1, 30.5)), accumulate=2)},
-    "brief": {"brief": True, "nodes": 1},
+    "one node": {"nodes": 1},
     "one rank": {"nodes": 1, "gpus_per_node": 1},
     "rebuilt orders": {"options": Options(order="once", find_unused_parameters=True, optimizer="adamw")},
     "measured": {"calibration": PRIORS.with_values({"nccl.ddp.hook_s": 1e-4}, source="given")},
@@ -34,14 +34,13 @@ def again(found: Prediction, given: dict[str, Any]) -> Prediction:
 
 
 def job_of(given: dict[str, Any]) -> Job:
-    asked = {"nodes": 2} | {key: value for key, value in given.items() if key != "brief"}
-    return Job(load_workload("resnet50"), load_topology("dgx-1v"), **asked)
+    return Job(load_workload("resnet50"), load_topology("dgx-1v"), **{"nodes": 2} | given)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_recalled_prediction_is_the_one_that_was_kept(case: str) -> None:
     given = {"nodes": 2, **CASES[case]}
-    found = predict(job_of(given), brief="brief" in given)
+    found = predict(job_of(given))
     recalled_ = again(found, given)
     assert recalled_ == found
     assert recalled_.document() == found.document()

@@ -27,7 +27,7 @@ def test_it_is_the_prediction_of_a_machine_whose_file_says_so() -> None:
     found = predict_other_reach(predict(Job(MODEL, PAIRS)))
     assert found is not None
     assert (found.condition, found.setting) == ("if peer-to-peer does not work", "NCCL_P2P_DISABLE=1")
-    assert found.step_s == pytest.approx(predict(Job(MODEL, stated("LOC")), brief=True).step_s)
+    assert found.step_s == pytest.approx(predict(Job(MODEL, stated("LOC"))).step_s)
     assert found.document()["step_s"] == found.step_s[0] > predict(Job(MODEL, PAIRS), band=False).iteration_s
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from ddpsim import Options, load_topology, load_workload
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.job import Job
 
 JOBS = [
@@ -21,15 +22,13 @@ def predicted(name, machine, nodes, given, calibration=None):
     workload = load_workload(name)
     topology = load_topology(machine) if isinstance(machine, str) else machine
     options = Options(**given)
-    return predict(
-        Job(workload, topology, nodes=nodes, options=options, calibration=calibration), band=False, brief=True
-    )
+    return predict(Job(workload, topology, nodes=nodes, options=options, calibration=calibration), band=False)
 
 
 @pytest.mark.parametrize(("name", "machine", "nodes", "given"), JOBS)
 def test_the_path_leaves_no_moment_of_the_step_out(name, machine, nodes, given):
     found = predicted(name, machine, nodes, given)
-    trace = found.run.trace_path()
+    trace = trace_of(found.run.short(), path=True)
     spans = trace.path
     assert [after.start_s for after in spans[1:]] == [before.end_s for before in spans[:-1]]
     count = len(trace.of_rank(0))
@@ -58,6 +57,5 @@ def test_an_optimizer_that_sleeps_is_the_optimizer():
     found = predict(
         Job(load_workload("resnet50"), machine, gpus_per_node=2, options=Options(scheme="priority")),
         band=False,
-        brief=True,
     )
     assert seconds_of(found)["optimizer"] == pytest.approx(found.summary.optimizer_s, rel=0.02)

@@ -9,14 +9,12 @@ import pytest
 
 from ddpsim import BucketCaps, Calibration, Options, Prediction, load_topology, load_workload
 from ddpsim.planning.bound import bound_of
-from ddpsim.planning.lost import lost_s, without_each
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.path import Sensitivity, format_helps_most
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.sensitivities import (
     LINKS,
     THREADS,
-    list_sensitivity_assumptions,
     resources_of,
     sensitivities_of,
 )
@@ -44,9 +42,7 @@ NEAR = 2e-4
 
 def predicted(name: str, machine: Any, nodes: int, given: dict[str, Any]) -> Prediction:
     topology = load_topology(machine) if isinstance(machine, str) else machine
-    return predict(
-        Job(load_workload(name), topology, nodes=nodes, options=Options(**given)), band=False, brief=True, keep=True
-    )
+    return predict(Job(load_workload(name), topology, nodes=nodes, options=Options(**given)), band=False)
 
 
 def shown(found: Prediction, resource: str) -> float:
@@ -75,24 +71,6 @@ def test_what_is_retimed_is_what_a_simulation_under_the_changed_constant_shows(
     assert sum(each.retimed for each in told) >= (0 if "process_groups" in given else 2)
 
 
-def test_told_with_the_band_they_are_those_told_afterwards() -> None:
-    workload, machine = load_workload("vgg16@v100-fp32-b32"), load_topology("dgx-1v")
-    together = predict(
-        Job(workload, machine, nodes=2), also=lambda made: {**list_sensitivity_assumptions(made), **without_each(made)}
-    )
-    apart = predict(Job(workload, machine, nodes=2), keep=True)
-    # More columns take more passes, after which those that had settled are a little nearer to a simulation.
-    assert [each.name for each in together.ends] == [each.name for each in apart.ends]
-    for one, other in zip(together.ends, apart.ends, strict=True):
-        assert one.steps_s == pytest.approx(other.steps_s, abs=NEAR * apart.iteration_s), one.name
-    assert together.hidden_comm_cost_s == pytest.approx(apart.hidden_comm_cost_s, abs=NEAR * apart.iteration_s)
-    assert len(together.also) == len(resources_of(apart, 1.01)) + len(lost_s(apart))
-    assert {each.resource for each in sensitivities_of(together)} >= {"memory bandwidth", THREADS}
-    told = {each.resource: each.saved_s for each in sensitivities_of(apart)}
-    assert {each.resource: each.saved_s for each in sensitivities_of(together)} == pytest.approx(told, rel=0.01)
-    assert lost_s(together) == pytest.approx(lost_s(apart), rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("given", "resource"),
     [
@@ -111,7 +89,7 @@ def test_what_binds_is_in_the_table_which_sums_to_one_per_cent(given: dict[str, 
 @pytest.mark.parametrize("machine", ["8xl40s-pcie", "g6.48xlarge", "p3.8xlarge", "mi300x-8"])
 def test_one_gpu_a_node_is_bound_by_what_is_in_the_table(machine: str) -> None:
     topology = load_topology(machine)
-    found = predict(Job(Model.of("vgg16").on(topology), topology, nodes=2, gpus_per_node=1), band=False, keep=True)
+    found = predict(Job(Model.of("vgg16").on(topology), topology, nodes=2, gpus_per_node=1), band=False)
     told = sensitivities_of(found)
     assert sum(each.saved_s for each in told) == pytest.approx(0.0099 * found.iteration_s, rel=0.05)
     causes = {"NIC rate": BETWEEN_NODES, THREADS: ENDS, "PCIe rate": INSIDE_NODE}
@@ -121,19 +99,16 @@ def test_one_gpu_a_node_is_bound_by_what_is_in_the_table(machine: str) -> None:
 def test_threads_of_sockets_that_bind_are_no_link() -> None:
     """A port of 25 GB/s whose sockets' one thread moves 5: a faster port or slot saves nothing."""
     topology = load_topology("8xl40s-pcie")
-    found = predict(Job(Model.of("vgg16").on(topology), topology, nodes=2, gpus_per_node=1), band=False, keep=True)
+    found = predict(Job(Model.of("vgg16").on(topology), topology, nodes=2, gpus_per_node=1), band=False)
     saves = {each.resource: each.saved_s for each in sensitivities_of(found)}
     assert saves[THREADS] > 100 * max(abs(saves[name]) for name in ("NIC rate", "PCIe rate"))
     assert INSIDE_NODE not in found.critical_path.seconds
     assert bound_of(found).link is None
 
 
-def test_process_groups_are_told_afterwards() -> None:
+def test_process_groups_are_simulated() -> None:
     workload, machine = load_workload("mlp@gp100-fp32-b64"), load_topology("p3.16xlarge")
-    found = predict(
-        Job(workload, machine, nodes=2, options=Options(process_groups=2)), keep=True, also=list_sensitivity_assumptions
-    )
-    assert not found.also
+    found = predict(Job(workload, machine, nodes=2, options=Options(process_groups=2)))
     assert not any(each.retimed for each in sensitivities_of(found))
 
 
@@ -168,8 +143,8 @@ def test_constants_of_shorter_latencies_save_as_much() -> None:
     scaled: Any = {"scale_compute": 0.01, "scale_host": 0.01, "algorithm": "ring"}
     small = Options(caps=BucketCaps(bucket_cap_mb_list=(0.5,)), **scaled)
     asked = Job(workload, machine, nodes=16, options=small)
-    found = predict(asked, band=False, brief=True, keep=True)
-    faster = predict(replace(asked, calibration=shorter), band=False, brief=True)
+    found = predict(asked, band=False)
+    faster = predict(replace(asked, calibration=shorter), band=False)
     difference = found.iteration_s - faster.iteration_s
     assert difference > 1e-3 * found.iteration_s
     assert saved(found, "latency") == pytest.approx(difference, rel=0.05)

@@ -9,14 +9,13 @@ import pytest
 
 from ddpsim import BucketCaps, Options, load_topology, load_workload, plan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.collectives.linear import Linear
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import periods_under, predict, with_assumptions
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_resolved
 from ddpsim.simulation.job import Job
-from ddpsim.simulation.resolve import resolve, with_buckets
+from ddpsim.simulation.resolve import resolve
 from tests.ddpsim.simulation.builders import workload
 
 ROUNDING = 1e-12
@@ -36,12 +35,12 @@ def test_other_buckets_take_what_they_take_in_a_run_of_their_own(given: dict[str
     source = workload(gradients=10, size=300_000, buffers=2, **made)
     machine, nodes = (load_topology("dgx-1v"), 2) if made else (load_topology("lab-flat"), 3)
     asked = Options(**given)
-    run = predict(Job(source, machine, nodes=nodes, options=asked), local_s=1.0, band=False, brief=True, keep=True).run
+    run = predict(Job(source, machine, nodes=nodes, options=asked), local_s=1.0, band=False).run
     plan = custom_plan(source.parameters, GROUPS) if asked.order is None else None
     for caps, other in ((BucketCaps(bucket_cap_mb=1.0), None), (BucketCaps(), plan)):
         options = replace(asked, caps=caps, plan=other)
-        right = predict(Job(source, machine, nodes=nodes, options=options), local_s=1.0, band=False, brief=True)
-        buckets, period_s = run.with_buckets(caps, other).plan_and_period(like=run.resolved)
+        right = predict(Job(source, machine, nodes=nodes, options=options), local_s=1.0, band=False)
+        buckets, period_s = run.with_buckets(caps, other).plan_and_period()
         assert period_s == pytest.approx(right.iteration_s, rel=ROUNDING)
         assert buckets == right.plan
 
@@ -55,9 +54,9 @@ def test_a_job_is_resolved_once_for_all_its_buckets(monkeypatch: pytest.MonkeyPa
         return resolve(*arguments, **given)
 
     monkeypatch.setattr("ddpsim.simulation.engine.resolve", counting)
-    run = predict(Job(workload(), load_topology("lab-flat")), local_s=1.0, band=False, brief=True, keep=True).run
+    run = predict(Job(workload(), load_topology("lab-flat")), local_s=1.0, band=False).run
     for cap in (0.1, 1.0, 10.0):
-        run.with_buckets(BucketCaps(bucket_cap_mb=cap)).plan_and_period(like=run.resolved)
+        run.with_buckets(BucketCaps(bucket_cap_mb=cap)).plan_and_period()
     assert count == 1
 
 
@@ -69,30 +68,17 @@ def test_caps_that_make_the_same_buckets_are_simulated_once(monkeypatch: pytest.
         count += 1
         return run_resolved(*arguments, **given)
 
-    run = predict(Job(workload(), load_topology("lab-flat")), local_s=1.0, band=False, brief=True, keep=True).run
+    run = predict(Job(workload(), load_topology("lab-flat")), local_s=1.0, band=False).run
     monkeypatch.setattr("ddpsim.prediction.simulated_run.run_resolved", counting)
-    like, known = run.resolved, dict[tuple[tuple[int, ...], ...], float]()
-    told = [
-        run.with_buckets(BucketCaps(bucket_cap_mb=cap)).plan_and_period(like=like, known=known) for cap in (900.0, 1e3)
-    ]
-    assert count == len(known) == 1
+    told = [run.with_buckets(BucketCaps(bucket_cap_mb=cap)).plan_and_period() for cap in (900.0, 1e3)]
+    assert count == 1
     assert told[0][1] == told[1][1]
     assert str(told[0][0].torch) != str(told[1][0].torch)
 
 
-def test_only_a_graph_that_is_kept_says_of_which_costs_its_nodes_are() -> None:
-    run = predict(Job(workload(), load_topology("lab-flat")), local_s=1.0, band=False, brief=True, keep=True).run
-    assert run.resolved is not None
-    kept, plain = run.resolved.settings[0].costs, with_buckets(run.resolved, BucketCaps(), terms=False)
-    assert plain is not None
-    assert isinstance(kept.hook_s, Linear)
-    assert not isinstance(plain.settings[0].costs.hook_s, Linear)
-    assert plain.settings[0].costs == kept
-
-
 @pytest.mark.parametrize("fidelity", ["flow", "closed"])
 def test_a_run_that_has_not_settled_is_told_alike_by_all(fidelity: str) -> None:
-    """Its iterations still grow by 2e-5 of the step after those that a brief run counts."""
+    """Its iterations still grow by 2e-5 of the step after those that a short run counts."""
     source, machine = load_workload("vgg16@h100-bf16-b32"), load_topology("dgx-2")
     options = Options(fidelity=fidelity)  # type: ignore[arg-type]
     whole = predict(Job(source, machine, nodes=1, gpus_per_node=2, options=options), band=False)
@@ -105,7 +91,7 @@ def test_a_run_that_has_not_settled_is_told_alike_by_all(fidelity: str) -> None:
         predict(Job(source, machine, nodes=1, gpus_per_node=2, options=asked), band=False).iteration_s
         == whole.iteration_s
     )
-    run = SimulatedRun.of(Job(source, machine, 1, 2, options, None), brief=True)
+    run = SimulatedRun.of(Job(source, machine, 1, 2, options, None))
     assert run.plan_and_period()[1] == whole.iteration_s
 
 
@@ -131,7 +117,7 @@ def test_one_rank_waits_for_no_communication(name: str, machine: str, options: d
 def test_a_run_that_settles_late_has_the_same_period_where_nothing_changes(exact: bool) -> None:
     """A host that falls behind a fast GPU by less each time settles at the fourth iteration, not at the third."""
     topology, options = load_topology("dgx-1v"), Options(scale_compute=0.1)
-    found = predict(Job(Model.of("vgg16").on(topology), topology, nodes=2, options=options), band=False, brief=True)
+    found = predict(Job(Model.of("vgg16").on(topology), topology, nodes=2, options=options), band=False)
     [same] = periods_under(found, [Assumptions(None)], exact=exact)
     assert same.iteration_s == pytest.approx(found.iteration_s, rel=1e-9)
     assert with_assumptions(found, Assumptions(None)).iteration_s == pytest.approx(found.iteration_s, rel=1e-9)

@@ -84,7 +84,7 @@ def test_memory_has_no_buckets_and_slowmo_two_copies_more() -> None:
     size = source.gradient_bytes
 
     def memory(scheme: str) -> Any:
-        return predict(Job(source, machine, options=Options(scheme=scheme)), band=False, brief=True).memory
+        return predict(Job(source, machine, options=Options(scheme=scheme)), band=False).memory
 
     assert memory("averaging:4").buckets_bytes == 0
     assert memory("slowmo:4").resident_bytes - memory("averaging:4").resident_bytes == 2 * size

@@ -37,9 +37,7 @@ def _part(ranks: int, **asked: object) -> tuple[Workload, Options]:
 
 def _predicted(ranks: int, nodes: int = 1, gpus: int | None = None, **asked: object) -> Prediction:
     workload, options = _part(ranks, **asked)
-    return predict(
-        Job(workload, NODE, nodes=nodes, gpus_per_node=gpus, options=options, calibration=ALIKE), band=False, keep=True
-    )
+    return predict(Job(workload, NODE, nodes=nodes, gpus_per_node=gpus, options=options, calibration=ALIKE), band=False)
 
 
 def test_one_rank_is_what_it_was() -> None:
@@ -69,7 +67,7 @@ def test_gradients_go_over_the_ranks_that_have_them(ranks: int) -> None:
     assert schedule.groups == {EXPERT: ranks, DATA: 16 // ranks}
     sent = {group: sum(each.size_bytes for each in schedule if each.group == group) for group in (WORLD, DATA)}
     assert sent == {WORLD: DENSE_BYTES, DATA: LAYERS * EXPERTS // ranks * EXPERT_BYTES}
-    run = found.run.job()
+    run = found.run.whole()
     assert {each.ranks for each in run.shared.lanes} == {16, 16 // ranks, ranks}
 
 

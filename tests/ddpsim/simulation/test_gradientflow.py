@@ -50,7 +50,7 @@ def test_the_consensus_eats_the_gain_where_communication_is_hidden_and_not_where
     def gain(machine: str, nodes: int) -> float:
         job = Job(load_workload("resnet50"), load_topology(machine), nodes)
         ddp, sparse = (
-            predict(replace(job, options=Options(scheme=scheme)), band=False, brief=True).iteration_s
+            predict(replace(job, options=Options(scheme=scheme)), band=False).iteration_s
             for scheme in ("ddp", "gradientflow")
         )
         return 1 - sparse / ddp

@@ -189,7 +189,7 @@ def test_pulls_in_the_order_of_the_pushes_begin_under_them() -> None:
 
 def test_servers_train_nothing_and_keep_the_optimizer_s_state() -> None:
     source, machine = workload(device="V100"), load_topology("dgx-1v")
-    found = predict(Job(source, machine, options=Options(scheme="parameter-server:servers=2")), band=False, brief=True)
+    found = predict(Job(source, machine, options=Options(scheme="parameter-server:servers=2")), band=False)
     assert found.memory is not None
     assert found.memory.optimizer_bytes == 0
     assert scheme_named(found.options.scheme).trainers(found.summary.world_size) == 6

@@ -43,7 +43,7 @@ def _predicted(
 
 def _transports(found: Prediction) -> dict[str, tuple[Transport, int]]:
     """Return by process group its transport, and for how many groups that stands."""
-    run = found.run.job()
+    run = found.run.whole()
     assert run.settings[0].scheduled is not None
     lanes = zip(run.settings[0].scheduled.lanes, run.shared.lanes, strict=True)
     return {group: (each.collectives.transport, each.together) for (group, _), each in lanes}
@@ -87,7 +87,7 @@ def test_gradients_go_over_the_ranks_of_one_place() -> None:
 
 def test_each_group_has_its_ranks() -> None:
     found = _predicted(4, 2)
-    run = found.run.job()
+    run = found.run.whole()
     assert run.settings[0].scheduled is not None
     assert run.settings[0].scheduled.lanes[-1] == LAYERS[0]
     assert run.settings[0].scheduled.schedule.groups == {TENSOR: 4, DATA: 4}
@@ -129,7 +129,7 @@ def test_layers_that_sleep_wait_too() -> None:
 
 
 def test_a_slower_wire_is_told_from_the_graph() -> None:
-    found = _predicted(4, 2, keep=True)
+    found = _predicted(4, 2)
     slower = Assumptions(None, wire_factor=lambda size_bytes: 1.5)
     [told], [simulated] = (periods_under(found, [slower], exact=exact) for exact in (False, True))
     assert told.retimed
@@ -173,9 +173,9 @@ def test_groups_that_do_not_fit_are_refused() -> None:
 
 
 def test_other_buckets_of_a_job_that_is_resolved_are_sent() -> None:
-    found = _predicted(4, 2, keep=True)
+    found = _predicted(4, 2)
     caps = BucketCaps(bucket_cap_mb=100)
-    again = found.run.with_buckets(caps).plan_and_period(like=found.run.resolved)
+    again = found.run.with_buckets(caps).plan_and_period()
     anew = _predicted(4, 2, caps=caps)
     assert again == (anew.plan, pytest.approx(anew.iteration_s))
     assert anew.iteration_s != pytest.approx(found.iteration_s)
