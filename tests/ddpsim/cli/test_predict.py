@@ -162,6 +162,7 @@ def test_naive_patterns_run_in_a_step_as_by_themselves(ddpsim: Callable, tiny: P
         (["--straggler", "²:1.5"], ["--straggler", "'²:1.5'", "RANK:F"]),
         (["--straggler", "1:2,3"], ["--straggler", "'2,3' is not one number"]),
         (["--straggler", "1:2", "--straggler", "01:1"], ["--straggler 01", "twice", "keep one"]),
+        (["--straggler", "7:2"], ["--straggler", "rank 7 is not in a world of 2; give a rank from 0 to 1"]),
         (["--straggler", "1:-2"], ["--straggler 1", "-2"]),
         (["--scale-compute", "0"], ["--scale-compute", "0"]),
         (["--seed", "-1"], ["--seed", "-1", "from 0"]),

@@ -83,16 +83,6 @@ def test_reducing_every_micro_batch_costs_its_collectives_and_no_more():
     assert every - local_s == pytest.approx(4 * (plain - alone_s), rel=0.02), "four"
 
 
-@pytest.mark.parametrize("sync", ["last", "every"])
-@pytest.mark.parametrize("device", ["cpu", "V100"])
-def test_rank_0_and_the_latest_of_the_others_stand_for_every_rank(device, sync):
-    source = workload(device=device, iterations=12, jitter=0.5)
-    given = Options(**FOUR, sync=sync, iterations=60, backend="gloo")
-    placement = load_topology("loopback").place(1, 4)
-    two, every = (summarise(simulate(source, placement, given, every_rank=each)).iteration_s for each in (False, True))
-    assert two == pytest.approx(every, rel=0.01)
-
-
 def test_a_step_that_accumulates_nothing_is_its_micro_batch():
     found = predict(workload(device="V100"), load_topology("dgx-1v"), band=False)
     document = found.document()
