@@ -27,11 +27,6 @@ def test_the_document_has_its_keys_and_its_parts_sum(ddpsim: Callable, tiny: Pat
     assert "keeps the pace of" in result.err
 
 
-def test_same_inputs_same_bytes(ddpsim: Callable, tiny: Path) -> None:
-    first, second = (ddpsim("predict", "--workload", tiny, *HERE, "--json").out for _ in range(2))
-    assert first == second
-
-
 def test_the_trace_holds_the_printed_numbers(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / "trace"
     document = ddpsim("predict", "--workload", tiny, *HERE, "--trace", folder, "--json").document
@@ -208,6 +203,7 @@ def test_options_out_of_range(ddpsim: Callable, tiny: Path, options: list[str], 
         ("sweep", ["--plan", "x.json", "--bucket-cap-mb", "1,2"], ["--bucket-cap-mb and --plan", "keep one"]),
         ("sweep", ["--plan", "x.json", "--first-bucket-mb", "1"], ["--plan and --first-bucket-mb", "keep one"]),
         ("plan", ["--bucket-cap-mb-list", "1,2"], ["--bucket-cap-mb-list", "leave it out"]),
+        ("plan", ["--schemes", "ddp", "--bucket-cap-mb", "5"], ["--schemes", "--bucket-cap-mb", "are both given"]),
     ],
 )
 def test_lists_out_of_range(ddpsim: Callable, tiny: Path, command: str, options: list[str], parts: list[str]) -> None:
