@@ -11,7 +11,7 @@ import pytest
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
-from ddpsim.errors import InputError, PlanError
+from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.points import Point, PointKind
 from ddpsim.schedules.schedule import Schedule
@@ -19,12 +19,10 @@ from ddpsim.schedules.schemes import naive
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.topology.placement import Placement
-from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import COLLECTIVES
 from ddpsim.workload import Phase, Workload
-from ddpsim.workload.files import load_workload
 from ddpsim.workload.profile import ForwardUse
 from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import ALIKE, period, place, wire_s, workload
@@ -89,19 +87,6 @@ def test_without_overlap_no_step_is_shorter(scheme: str) -> None:
             for overlap in ("on", "off")
         )
         assert off >= on
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"compression": "fp16"}, {"drop": {"layer": 0.5}}, {"order": "once"}, {"find_unused_parameters": True},
-        {"process_groups": 2},
-    ],
-)  # fmt: skip
-def test_what_only_ddp_has_is_refused_beside_another_scheme(given: dict[str, object]) -> None:
-    for asked in ({"scheme": "flat"}, {"overlap": "off"}):
-        with pytest.raises(InputError, match="are both given"):
-            Options(**asked, **given)  # type: ignore[arg-type]
 
 
 FREE = ALIKE.with_values(
@@ -188,10 +173,3 @@ def test_few_iterations_tell_the_period_that_many_do(scheme: str) -> None:
     few = period(simulate(source, place("dgx-1v", 2, 8), given, warm_up=1))
     many = period(simulate(source, place("dgx-1v", 2, 8), replace(given, iterations=4), warm_up=5))
     assert few == pytest.approx(many, rel=1e-9)
-
-
-@pytest.mark.parametrize("scheme", ["priority", "dear"])
-def test_buffers_that_are_broadcast_do_not_wait_behind_the_messages_of_a_schedule(scheme: str) -> None:
-    source, machine = load_workload("bert-large@v100-fp32-b8"), load_topology("p3.16xlarge")
-    summary = summarise(simulate(source, machine.place(2, 8), Options(scheme=scheme)))
-    assert summary.buffer_broadcast_s < 0.1 * summary.exposed_comm_s
