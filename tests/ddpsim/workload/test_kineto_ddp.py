@@ -1,17 +1,13 @@
-import json
-
 import pytest
 
 from ddpsim.errors import TraceError
 from ddpsim.workload.kineto.ddp import list_buckets, read_ddp
-from tests.ddpsim.workload.kineto_traces import Job
+from tests.ddpsim.workload.kineto_traces import Job, written
 from tests.ddpsim.workload.test_kineto import shapes
 
 
 def read(folder, job, steps=2):
-    path = folder / "trace.json"
-    path.write_text(json.dumps(job.document(steps)))
-    return read_ddp(path, shapes(len(job.kernels)))
+    return read_ddp(written(folder, job.document(steps)), shapes(len(job.kernels)))
 
 
 def test_buckets_are_where_the_job_put_them(tmp_path):
@@ -46,9 +42,7 @@ def test_what_a_collective_takes_beyond_the_fastest_is_skew(tmp_path):
     document = job.document(3)
     kernels = [e for e in document["traceEvents"] if e["name"] == "ncclKernel_AllReduce"]
     kernels[1]["dur"] = 40.0  # of the same size: the peers were there already
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps(document))
-    seen = list_buckets(read_ddp(path, shapes(4)))
+    seen = list_buckets(read_ddp(written(tmp_path, document), shapes(4)))
     assert seen[0]["wire_s"] == pytest.approx(40e-6)
     assert seen[0]["skew_s"] == pytest.approx(60e-6)
     assert [bucket["parameters"] for bucket in seen] == [2, 2]
