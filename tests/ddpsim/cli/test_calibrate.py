@@ -112,16 +112,6 @@ def test_a_misfit_is_refused_before_anything_is_written_unless_it_is_accepted(dd
     assert ddpsim("allreduce", "--topology", "dgx-1v", "--calibration", made).code == 0
 
 
-def test_a_table_of_one_row_is_taken_and_said_to_be_one(ddpsim: Callable, tmp_path: Path) -> None:
-    table = write_table(tmp_path / "t.csv", 1)
-    lines = table.read_text().splitlines()
-    table.write_text("\n".join([*lines[:4], lines[-1], ""]))
-    said = ddpsim("calibrate", table, "--topology", "dgx-1v", "-o", tmp_path / "c.json")
-    assert said.code == 0
-    assert "row 5: one row fixes nccl.efficiency.nvlink.simple alone" in said.err
-    assert said.out.splitlines()[0].startswith("1 row; mean absolute error")
-
-
 def test_measured_times_stand_beside_fitted_ones(ddpsim: Callable, tmp_path: Path) -> None:
     table = write_table(tmp_path / "t.csv", 1, sizes=[1024 << k for k in range(17)] + [3072 << k for k in range(9)])
     words = ("calibrate", table, "--topology", "dgx-1v", "-o", tmp_path / "c.json")

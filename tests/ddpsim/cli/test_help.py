@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from typing import get_args
 
 import pytest
 
-from ddpexec.commands.estimate import estimate
 from ddpsim.cli.app import whole_command
 from ddpsim.cli.flags import find_command
 from ddpsim.jobs.job_options import JobOptions
@@ -20,17 +17,6 @@ def test_what_a_switch_is_and_what_switches_it_off_are_two_lines() -> None:
     buffers = next(each for each in list_declared(JobOptions) if each.field == "broadcast_buffers")
     assert buffers.option.help.startswith("Broadcast ")
     assert buffers.help.startswith("Do not broadcast ")
-
-
-def test_compiled_says_that_it_is_no_price() -> None:
-    command = find_command(whole_command(), ["predict"])
-    [compiled] = [param for param in command.params if param.name == "compiled"]
-    assert "not predicted" in compiled.help
-
-
-def test_accumulate_of_estimate_says_what_it_is_for() -> None:
-    info = get_args(inspect.signature(estimate).parameters["accumulate"].annotation)[1]
-    assert "--one-gpu-step" in info.help
 
 
 @pytest.mark.parametrize("name", ["predict", "plan", "compare", "sweep", "workload anchor"])

@@ -24,16 +24,6 @@ def test_a_prediction_says_it_in_words(ddpsim):
     assert "waiting for the batch" not in ddpsim(*job).out
 
 
-def test_a_plan_s_table_has_a_column_of_it(ddpsim):
-    job = ["plan", *JOB, "-v"]
-    job.remove("--json")
-    headers = []
-    for stage in ([], ["--input-stage", "copy=19MB"]):
-        [parts] = [line for line in ddpsim(*job, *stage).out.splitlines() if "forward" in line]
-        headers.append(parts.split())
-    assert [name for name in headers[1] if name not in headers[0]] == ["input"]
-
-
 @pytest.mark.parametrize(
     ("stage", "named"),
     [("load=12", "input_stage, load"), ("recorded", "no input stage recorded"), ("loud=3ms", "'loud=3ms'")],

@@ -56,11 +56,6 @@ def test_the_wait_of_a_rank_for_its_neighbours_is_called_the_bubble(ddpsim: Call
 def test_what_is_no_pipeline_is_refused_by_its_option(ddpsim: Callable) -> None:
     base = ("predict", "--workload", "bert-large", "--topology", "dgx-1v", "--pipeline")
     ddpsim(*base, "1f1b").refused("--pipeline", "1f1b:4,micro-batches=16")
-    ddpsim(*base, "pipedream:4").refused("--pipeline", "no end of a step")
-    ddpsim(*base, "1f1b:3").refused("--pipeline", "do not divide 8 ranks")
-    ddpsim(*base, "1f1b:4,micro-batches=4", "--accumulate", "2").refused("--pipeline", "--accumulate 2")
-    ddpsim(*base, "1f1b:4,micro-batches=4", "--scheme", "fsdp2").refused("fsdp2", "use ddp, naive or flat")
     ddpsim(*base, "1f1b:4", "--first", "4").refused("--first", "--pipeline")
     mlp = ("predict", "--workload", "mlp", "--topology", "dgx-1v", "--pipeline")
     ddpsim(*mlp, "1f1b:2,micro-batches=4").refused("--pipeline", "boundary=25MiB")
-    ddpsim(*mlp, "1f1b:8,boundary=1MiB").refused("8 stages of a model of")

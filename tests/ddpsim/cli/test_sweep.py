@@ -104,14 +104,8 @@ def test_a_table_is_the_same_whether_more_than_it_shows_was_computed(
 def test_a_rank_without_ddp_is_simulated_once_for_all_caps_and_nodes(
     ddpsim: Callable, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times: list[object] = []
-
-    def counted(*arguments: object, **named: object) -> object:
-        times.append(arguments)
-        return simulate_local(*arguments, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("ddpsim.prediction.predict.simulate_local", counted)
+    monkeypatch.setattr("ddpsim.prediction.predict.simulate_local", counted := mock.Mock(wraps=simulate_local))
     rows = ddpsim(*SWEEP, "--workload", tiny, "--workers", 1, "--json").document["rows"]
     assert len(rows) == 6
-    assert len(times) == 1
+    assert counted.call_count == 1
     assert len({row["local_s"] for row in rows}) == 1

@@ -14,21 +14,6 @@ def run(env, process):
     env.run(env.process(process))
 
 
-def test_work_beside_a_collective_takes_longer_by_the_slowdown():
-    env = simpy.Environment()
-    processor = Processor(env, ComputeSlowdown(2.0, lambda collective: Share(0, 0)), lambda busy: None)
-
-    def collective():
-        yield env.timeout(1.0)
-        processor.collective_begins(one())
-        yield env.timeout(2.0)
-        processor.collective_ends(one())
-
-    env.process(collective())
-    run(env, processor.work(4.0))
-    assert env.now == pytest.approx(5.0)  # 1 undisturbed, 2 at half pace do 1, then 2 more
-
-
 def test_collectives_in_flight_together_take_the_sum_of_their_shares():
     env = simpy.Environment()
     slowdown = ComputeSlowdown(None, lambda collective: Share(collective.size_bytes / 100, 0.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -25,16 +24,14 @@ from ddpsim.explaining.splits import splits_of
 from ddpsim.planning.planner import plan
 from ddpsim.trace.json import write_trace
 from tests.ddpsim.explaining.seen_ranks import ranks
-from tests.ddpsim.workload.kineto_traces import Job
+from tests.ddpsim.workload.kineto_traces import Job, written
 from tests.traces import example_trace
 
 
 def traced(tmp_path, bucket, gradients=12):
     """Return the rank, its basis and its machine: gradients of 4 MiB, so many in a bucket."""
     job = Job([600.0] * gradients, ddp=True, recorded=True, bucket=bucket, elements=1 << 20, wire=2000.0)
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps(job.document(steps=6)))
-    rank = replace(read_kineto_rank(path, None, lead=True), rank=0)
+    rank = replace(read_kineto_rank(written(tmp_path, job.document(steps=6)), None, lead=True), rank=0)
     return rank, rank.made_by, machine_of(2, rank.device, splits_of([rank], 2), "nccl")
 
 

@@ -108,10 +108,3 @@ def test_the_command_tells_it_in_text_json_and_report(tmp_path, longer, capsys):
     assert {part["name"] for part in document["against"]["parts"]} == set(document["traced"]["parts"])
     assert run(["explain", now, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["against"] is None
-
-
-def test_a_folder_without_traces_is_one_message(tmp_path, longer, capsys):
-    assert run(["explain", str(longer[0]), "--against", str(tmp_path / "none")]) == 2
-    error = capsys.readouterr().err
-    assert "none" in error
-    assert "Traceback" not in error

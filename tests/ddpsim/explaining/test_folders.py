@@ -41,12 +41,6 @@ def test_waits_and_wires_of_a_recorded_run_are_those_of_its_records(tmp_path):
     assert found.traced.step_s == pytest.approx(0.040)
 
 
-def test_missing_ranks_are_named(tmp_path):
-    write_trace(example_trace(world_size=4), tmp_path)
-    (tmp_path / "rank2.json.gz").unlink()
-    assert read_ranks(tmp_path, None, None).missing == (2,)
-
-
 def test_what_cannot_be_read_is_left_out_and_named(tmp_path):
     shutil.copy(CPU / "rank0.pt.trace.json.gz", tmp_path)
     damaged = tmp_path / "rank1.pt.trace.json"

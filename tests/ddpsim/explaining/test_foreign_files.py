@@ -7,7 +7,7 @@ import pytest
 from ddpsim.errors import TraceError
 from ddpsim.explaining.explain import explain
 from ddpsim.workload.kineto.workload import import_trace
-from tests.ddpsim.workload.kineto_traces import Job
+from tests.ddpsim.workload.kineto_traces import Job, written
 
 OLD = {
     "cpu_op": "Operator", "user_annotation": "Operator", "kernel": "Kernel", "gpu_memcpy": "Memcpy",
@@ -17,13 +17,6 @@ OLD = {
 
 def document(*, ddp=True, **options):
     return Job([80.0, 60.0, 40.0], ddp=ddp, recorded=True, **options).document(5)
-
-
-def written(folder, document, name="trace.json"):
-    folder.mkdir(exist_ok=True)
-    path = folder / name
-    path.write_text(json.dumps(document))
-    return path
 
 
 def ranks_in(folder, *documents, names):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,7 @@ from ddpsim.explaining.machine import TracedMachine, machine_of
 from ddpsim.explaining.machine_check import count_node_gpus
 from ddpsim.explaining.recorded import rank_from_trace
 from tests.ddpsim.explaining.seen_ranks import ranks
-from tests.ddpsim.workload.kineto_traces import Job
+from tests.ddpsim.workload.kineto_traces import Job, written
 from tests.traces import example_trace
 
 
@@ -79,7 +78,6 @@ def test_a_recorded_run_says_its_device_and_the_ranks_of_its_node():
 
 
 def test_the_command_names_the_option(tmp_path, capsys):
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps(Job([100.0] * 4, ddp=True, recorded=True, wire=60.0).document(steps=5)))
+    path = written(tmp_path, Job([100.0] * 4, ddp=True, recorded=True, wire=60.0).document(steps=5))
     assert run(["explain", str(path), "--topology", "dgx-1v"]) == 2
     assert "error: --topology: the traced ranks are on A100, dgx-1v has V100; give" in capsys.readouterr().err

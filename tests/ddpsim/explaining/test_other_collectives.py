@@ -21,7 +21,7 @@ from ddpsim.workload.kineto.calls import dimensions_bytes
 from ddpsim.workload.kineto.ddp import buckets_in
 from ddpsim.workload.kineto.workload import import_trace, open_trace
 from tests.ddpsim.explaining.seen_ranks import ranks
-from tests.ddpsim.workload.kineto_traces import Job
+from tests.ddpsim.workload.kineto_traces import Job, written
 
 HERE = Path(__file__).parent
 EXPERTS = HERE / "cpu-ddp-all-to-all"
@@ -34,9 +34,7 @@ EXCHANGE_US = 400.0
 def device_job(tmp_path, **options):
     """Return the explanation of two steps on GPUs, kernels of backward 100 us each."""
     job = Job([100.0] * 4, ddp=True, recorded=True, exchange=EXCHANGE_US, wire=60.0, **options)
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps(job.document(steps=5)))
-    return explain(path, RunFacts(topology="mi300x-8" if job.rocm else "dgx-a100"))
+    return explain(written(tmp_path, job.document(steps=5)), RunFacts(topology="mi300x-8" if job.rocm else "dgx-a100"))
 
 
 @pytest.mark.parametrize("folder", [EXPERTS, NAIVE])
@@ -99,18 +97,14 @@ def test_an_exchange_that_the_device_waits_for_is_its_part(tmp_path, rocm):
 
 
 def test_a_wait_of_hips_runtime_is_a_wait(tmp_path):
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps(Job([100.0] * 4, recorded=True, rocm=True, synchronise=True).document(steps=4)))
-    cuda = tmp_path / "cuda.json"
-    cuda.write_text(json.dumps(Job([100.0] * 4, recorded=True, synchronise=True).document(steps=4)))
-    amd, nvidia = (explain(each).traced.parts for each in (path, cuda))
+    jobs = (Job([100.0] * 4, recorded=True, rocm=rocm, synchronise=True) for rocm in (True, False))
+    amd, nvidia = (explain(written(tmp_path, job.document(steps=4))).traced.parts for job in jobs)
     assert amd == pytest.approx(nvidia)
 
 
 def test_an_allreduce_of_the_loop_is_taken_as_traced(tmp_path):
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps(Job([100.0] * 4, ddp=True, recorded=True, loop=True, wire=60.0).document(steps=5)))
-    found = explain(path, RunFacts(topology="dgx-a100"))
+    job = Job([100.0] * 4, ddp=True, recorded=True, loop=True, wire=60.0)
+    found = explain(written(tmp_path, job.document(steps=5)), RunFacts(topology="dgx-a100"))
     terms = {term.name: term for term in found.foretold.terms}
     assert terms["all_reduce_s"].traced_s > 0
     assert terms["all_reduce_s"].predicted_s == terms["all_reduce_s"].traced_s
@@ -147,8 +141,7 @@ def test_buckets_without_a_size_of_their_own_have_that_of_their_gradients(tmp_pa
         if event["cat"] == "kernel" and "AllReduce" in event["name"] and event["ts"] > 3000:
             event["dur"] *= 0.75
     document["traceEvents"] = [e for e in events if e["name"] != "record_param_comms" or e["args"]["dtype"] == "Int"]
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps(document))
+    path = written(tmp_path, document)
     expected = buckets_in(open_trace(path))
     found = [split for split in explain(path, predict=False).splits if split.parameters]
     assert [split.size_bytes for split in found] == [each["size_bytes"] for each in expected]
@@ -159,13 +152,12 @@ def test_buckets_without_a_size_of_their_own_have_that_of_their_gradients(tmp_pa
 
 
 def test_an_import_says_that_a_workload_has_no_collectives_of_layers(tmp_path):
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps(Job([100.0] * 4, ddp=True, recorded=True, exchange=EXCHANGE_US).document()))
-    assert any("2 all_to_all a step: they are cut out too" in note for note in import_trace(path).notes)
+    plain, own = (Job([100.0] * 4, ddp=True, recorded=True, exchange=us).document() for us in (0.0, EXCHANGE_US))
+    notes = import_trace(written(tmp_path, own)).notes
+    assert any("2 all_to_all a step: they are cut out too" in note for note in notes)
     on_cpu = import_trace(EXPERTS / "rank0.pt.trace.json.gz").notes
     assert any("4 all_to_all a step: they count as computation" in note for note in on_cpu)
-    path.write_text(json.dumps(Job([100.0] * 4, ddp=True, recorded=True).document()))
-    assert not any("not DDP's" in note for note in import_trace(path).notes)
+    assert not any("not DDP's" in note for note in import_trace(written(tmp_path, plain)).notes)
 
 
 def test_why_nothing_is_predicted_is_in_the_answer_itself(capsys):
@@ -198,9 +190,7 @@ def test_collectives_of_some_ranks_are_not_compared_with_those_of_others():
 def test_a_group_of_fewer_ranks_than_the_job_is_told_from_everyone(tmp_path):
     document = Job([100.0] * 4, ddp=True, recorded=True, exchange=EXCHANGE_US, wire=60.0).document(steps=4)
     document["distributedInfo"]["world_size"] = 8
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps(document))
-    seen = read_kineto_rank(path, None, lead=False).steps[0].collectives
+    seen = read_kineto_rank(written(tmp_path, document), None, lead=False).steps[0].collectives
     layers, buckets = ("all_to_all", False, False), ("all_reduce", True, True)
     assert [(c.operation, c.own, c.everyone) for c in seen] == [layers, layers, buckets, buckets]
 
@@ -209,7 +199,7 @@ def test_steps_that_take_no_time_are_one_message(tmp_path, capsys):
     document = Job([100.0] * 4, ddp=True, recorded=True).document(steps=4)
     for event in document["traceEvents"]:
         event.update(ts=0, dur=0)
-    (tmp_path / "rank0.json").write_text(json.dumps(document))
+    written(tmp_path, document)
     assert run(["explain", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert "rank0.json" in error

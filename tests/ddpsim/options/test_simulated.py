@@ -1,14 +1,58 @@
-"""Options that do not fit the workload they are given with."""
+"""Options that do not fit each other, or the workload they are given with."""
 
 import pytest
 
 from ddpsim import InputError, load_topology
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.simulation import Options, simulate
 from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload
 
 TIMED = single_clock(workload(device="V100"))
+STAGES = parse_pipeline("1f1b:2,micro-batches=4", "pipeline")
+DROP = {"layer": 0.5}
+OF_DDP = {
+    "compression": "fp16", "drop": DROP, "order": "once", "find_unused_parameters": True, "process_groups": 2,
+}  # fmt: skip
+"""What no other scheme has."""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"scheme": "flat", name: value} for name, value in OF_DDP.items()),
+        *({"overlap": "off", name: value} for name, value in OF_DDP.items()),
+        {"tensor_parallel": 2, "compression": "fp16"},
+        {"tensor_parallel": 2, "process_groups": 2},
+        {"tensor_parallel": 2, "find_unused_parameters": True},
+        {"expert_parallel": 2, "compression": "fp16"},
+        {"expert_parallel": 2, "tensor_parallel": 2},
+        {"pipeline": STAGES, "accumulate": 2},
+        {"pipeline": STAGES, "expert_parallel": 2},
+        {"pipeline": STAGES, "compression": "fp16"},
+        {"pipeline": STAGES, "fidelity": "steps"},
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused_by_both_names(given):
+    with pytest.raises(InputError, match="are both given") as refused:
+        Options(**given)
+    assert all(f"`{name}" in str(refused.value) for name in given)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "other"),
+    [
+        ("aligned", {"order": "once"}),
+        ("aligned", {"assignment": "initial"}),
+        ("remapped", {"gradient_as_bucket_view": True}),
+    ],
+)
+def test_buckets_of_what_is_dropped_are_one_way_of_making_them(buckets, other):
+    [name] = other
+    with pytest.raises(InputError, match=f"`drop_buckets={buckets}` and `{name}.*are both given"):
+        Options(drop=DROP, drop_buckets=buckets, **other)
 
 
 @pytest.mark.parametrize(

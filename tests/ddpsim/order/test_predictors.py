@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.order.predictors import ExponentialMean, LastArrival, MeanReady, predictor
+from ddpsim.errors import InputError
+from ddpsim.order.predictors import ExponentialMean, LastArrival, MeanReady
 
 NAN = math.nan
 BACKWARDS = st.lists(st.lists(st.one_of(st.floats(0, 9), st.just(NAN)), min_size=4, max_size=4), min_size=1, max_size=9)
@@ -43,16 +43,6 @@ def test_the_exponential_mean_is_a_weighted_sum(backwards, weight):
 
     expected = [weighted(column) for column in columns(backwards)]
     assert fed(ExponentialMean(weight), backwards) == pytest.approx(expected, nan_ok=True)
-
-
-def test_names():
-    assert [type(predictor(name)) for name in ("last", "mean", "exponential")] == [
-        LastArrival,
-        MeanReady,
-        ExponentialMean,
-    ]
-    with pytest.raises(UnknownNameError, match="unknown predictor 'latest'; did you mean last"):
-        predictor("latest")
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1.1, NAN])

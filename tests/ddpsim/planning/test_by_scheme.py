@@ -101,23 +101,6 @@ def test_lists_of_schemes_are_read_with_their_options() -> None:
 COMMAND = ["plan", "--workload", WORKLOAD.name, "--topology", "dgx-1v"]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--schemes", "ddp,fsdp3"], "unknown scheme 'fsdp3'"),
-        (["--schemes", "hsdp:3"], "3 shards do not divide a world of 8"),
-        (["--schemes", "fsdp2:fast"], "takes no option 'fast'"),
-        (["--schemes", "ddp", "--bucket-cap-mb", "5"], "are both given"),
-    ],
-)
-def test_what_is_no_scheme_is_one_message(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*COMMAND, *options]) == 2
-    printed = capsys.readouterr()
-    assert said in printed.err
-    assert printed.out == ""
-    assert "Traceback" not in printed.err
-
-
 def test_the_document_holds_the_rows_and_the_best(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*COMMAND, "--schemes", "ddp,fsdp2", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -46,32 +47,18 @@ def test_other_buckets_take_what_they_take_in_a_run_of_their_own(given: dict[str
 
 
 def test_a_job_is_resolved_once_for_all_its_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 0
-
-    def counting(*arguments: Any, **given: Any) -> Any:
-        nonlocal count
-        count += 1
-        return resolve(*arguments, **given)
-
-    monkeypatch.setattr("ddpsim.simulation.engine.resolve", counting)
+    monkeypatch.setattr("ddpsim.simulation.engine.resolve", counting := Mock(wraps=resolve))
     run = predict(Job(workload(), load_topology("lab-flat")), local_s=1.0, band=False).run
     for cap in (0.1, 1.0, 10.0):
         run.with_buckets(BucketCaps(bucket_cap_mb=cap)).plan_and_period()
-    assert count == 1
+    assert counting.call_count == 1
 
 
 def test_caps_that_make_the_same_buckets_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 0
-
-    def counting(*arguments: Any, **given: Any) -> Any:
-        nonlocal count
-        count += 1
-        return run_resolved(*arguments, **given)
-
     run = predict(Job(workload(), load_topology("lab-flat")), local_s=1.0, band=False).run
-    monkeypatch.setattr("ddpsim.prediction.simulated_run.run_resolved", counting)
+    monkeypatch.setattr("ddpsim.prediction.simulated_run.run_resolved", counting := Mock(wraps=run_resolved))
     told = [run.with_buckets(BucketCaps(bucket_cap_mb=cap)).plan_and_period() for cap in (900.0, 1e3)]
-    assert count == 1
+    assert counting.call_count == 1
     assert told[0][1] == told[1][1]
     assert str(told[0][0].torch) != str(told[1][0].torch)
 

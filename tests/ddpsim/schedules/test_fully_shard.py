@@ -78,6 +78,13 @@ def setup_of(parameters: list[Parameter]) -> SchemeInputs:
     return SchemeInputs(parameters=parameters, buckets=[tuple(reversed(range(len(parameters))))], world_size=WORLD)
 
 
+def train(model: nn.Module, sent: list[Sent]) -> None:
+    """Make two iterations, of which `sent` holds what the second sends."""
+    for _ in range(2):
+        sent.clear()
+        model(torch.randint(50, (2, 5))).sum().backward()
+
+
 def launched(schedule: Schedule, setup: SchemeInputs) -> list[Sent]:
     """Return what a rank launches in an iteration that passes every point, uses in order and gradients in reverse."""
     queue, count = queue_of(schedule), len(setup.parameters)
@@ -120,9 +127,7 @@ def test_launches_what_fully_shard_launches_in_its_order(
     for block in model.blocks:
         fully_shard(block, **options)  # type: ignore[call-overload]
     fully_shard(model, **options)  # type: ignore[call-overload]
-    for _ in range(2):
-        sent.clear()
-        model(torch.randint(50, (2, 5))).sum().backward()
+    train(model, sent)
     torchs = [each for each in sent if each[2] > 1]
     assert launched(scheme_named(scheme).schedule(setup), setup) == torchs
 
@@ -149,9 +154,7 @@ def test_prefetched_units_are_gathered_in_torch_s_order(
         for place, unit in enumerate(order):
             if behind := order[place + 1 : place + 1 + ahead]:
                 getattr(unit, name)(behind)
-    for _ in range(2):
-        sent.clear()
-        model(torch.randint(50, (2, 5))).sum().backward()
+    train(model, sent)
     given = f"forward_prefetch={forward},backward_prefetch={backward}{',reshard_root' if reshard_root else ''}"
     assert launched(scheme_named(f"fsdp2:{given}").schedule(setup), setup) == sent
 
@@ -171,9 +174,7 @@ def test_units_are_the_modules_that_the_user_wraps(wrap: str, modules: list[str]
     for name in modules:
         fully_shard(model.get_submodule(name), mesh=mesh)
     fully_shard(model, mesh=mesh)
-    for _ in range(2):
-        sent.clear()
-        model(torch.randint(50, (2, 5))).sum().backward()
+    train(model, sent)
     assert launched(scheme_named(f"fsdp2:wrap={wrap}").schedule(setup), setup) == sent
 
 

@@ -56,7 +56,6 @@ def test_a_dense_model_s_parameter_is_sparse_where_it_is_named() -> None:
         ("parallax:servers=2", PlanError, "without clients"),
         ("parallax:density=0", InputError, "nothing"),
         ("parallax:density=2", InputError, "no share"),
-        ("parallax:async", InputError, "takes no option"),
     ],
 )
 def test_what_cannot_be_is_refused(asked: str, kind: type[Exception], needle: str) -> None:

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddpsim.errors import InputError
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.planned import urgent_first
 
 
@@ -107,9 +105,3 @@ def test_credit_in_between_lets_urgent_ones_pass_what_is_not_handed_over() -> No
         return "".join(m.id for m in urgent_first(messages, lambda m: ready[m.id], lambda m: m.size_bytes, credit))
 
     assert (order(5), order(10), order(15)) == ("1023", "1203", "1230")
-
-
-@pytest.mark.parametrize("text", ["priority:credit=0B", "priority:4MiB,credit=4", "priority:4MiB,8MiB", "priority:x"])
-def test_options_out_of_range_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="scheme 'priority'"):
-        scheme_named(text)

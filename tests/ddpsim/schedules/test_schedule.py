@@ -92,11 +92,19 @@ def test_points_are_read_back() -> None:
         assert Point.parse(str(point)) == point
 
 
-@pytest.mark.parametrize(
-    "text", ["dpp", "ddp:4", "priority:0B", "priority:fast", "jsn:dumps", "json:dumps_all", "nowhere.module:f"]
-)
-def test_names_that_are_no_scheme_are_refused(text: str) -> None:
-    with pytest.raises(InputError):
+REFUSED = [
+    "dpp", "ddp:4", "priority:0B", "priority:fast", "jsn:dumps", "json:dumps_all", "nowhere.module:f",
+    "averaging", "averaging:0", "averaging:x", "averaging:4,momentum=1", "slowmo:4,momentum=-1", "slowmo:",
+    "slowmo:4,x", "local-sgd:2,ranks=0", "gradientflow:density=0", "gradientflow:density=2", "gradientflow:chunk=0",
+    "gradientflow:momentum=1", "horovod:fusion=0MiB", "horovod:cycle=-1ms", "horovod:fusion=64", "horovod:64MiB",
+    "horovod:agree=nccl", "multiworker-mirrored:pack=0B", "priority:credit=0B", "priority:4MiB,credit=4",
+    "priority:4MiB,8MiB", "parameter-server:servers=0", "fsdp2:offlod", "parallax:async",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_names_and_options_that_are_no_schemes_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="scheme"):
         scheme_named(text)
 
 

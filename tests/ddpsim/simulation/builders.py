@@ -1,11 +1,18 @@
-"""Small workloads for the simulation's tests."""
+"""Small workloads for the simulation's tests, where they run, and what a closed form takes of them."""
 
 from dataclasses import replace
 
 import numpy as np
+import simpy
 
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.ddp_costs import remove_overlap_costs
+from ddpsim.collectives.execute import Collectives
+from ddpsim.operations import Operation
+from ddpsim.topology.placement import Placement
+from ddpsim.topology.spec import load_topology
+from ddpsim.trace.metrics import summarise
+from ddpsim.trace.records import Trace
 from ddpsim.workload import Buffer, Phase, Workload
 
 ALIKE = remove_overlap_costs("nccl", None).with_values(
@@ -48,3 +55,18 @@ def named(source):
     """Return a workload of which each parameter is a layer's own weight: `layerN.weight`."""
     parameters = tuple(replace(p, name=f"layer{i}.weight") for i, p in enumerate(source.parameters))
     return replace(source, parameters=parameters)
+
+
+def place(name: str = "loopback", nodes: int = 1, ranks: int | None = 2) -> Placement:
+    return load_topology(name).place(nodes, ranks)
+
+
+def wire_s(
+    placement: Placement, size_bytes: int, operation: Operation = Operation.ALLREDUCE, backend: str = "gloo"
+) -> float:
+    """Return what a collective takes that is alone on the wire."""
+    return Collectives(simpy.Environment(), placement, backend=backend).estimate_s(size_bytes, operation)
+
+
+def period(trace: Trace) -> float:
+    return float(summarise(trace).iteration_s)

@@ -9,22 +9,18 @@ import pytest
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
-from ddpsim.errors import InputError, PlanError
+from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
-from ddpsim.schedules.named import scheme_named, schemes_named
+from ddpsim.schedules.named import schemes_named
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.job import Job
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
-from tests.ddpsim.simulation.builders import ALIKE, workload
+from tests.ddpsim.simulation.builders import ALIKE, place, workload
 
 ONE = BucketCaps(bucket_cap_mb=100)
-
-
-def loopback(ranks: int = 2) -> Placement:
-    return load_topology("loopback").place(1, ranks)
 
 
 def period(scheme: str, placement: Placement, source: Any = None, **options: Any) -> float:
@@ -35,7 +31,7 @@ def period(scheme: str, placement: Placement, source: Any = None, **options: Any
 
 @pytest.mark.parametrize("steps", [1, 3, 8])
 def test_an_average_costs_a_kth_of_one_allreduce_of_the_parameters(steps: int) -> None:
-    source, placement, costs = workload(), loopback(), Costs.of("gloo", None)
+    source, placement, costs = workload(), place(), Costs.of("gloo", None)
     size = source.gradient_bytes
     wire_s = Collectives(None, placement, backend="gloo").estimate_s(size, Operation.ALLREDUCE)
     # Parameters lie in their buffer: dividing them by the ranks is the one pass over them.
@@ -47,7 +43,7 @@ def test_an_average_costs_a_kth_of_one_allreduce_of_the_parameters(steps: int) -
 def test_slowmo_adds_its_outer_step() -> None:
     source, costs = workload(), Costs.of("gloo", None)
     outer_s = 6.5 * costs.copies_s(8, source.gradient_bytes)
-    plain, moved = (period(scheme, loopback(), source) for scheme in ("averaging:4", "slowmo:4"))
+    plain, moved = (period(scheme, place(), source) for scheme in ("averaging:4", "slowmo:4"))
     assert moved - plain == pytest.approx(outer_s / 4, rel=1e-9)
 
 
@@ -66,7 +62,7 @@ def test_local_sgd_of_one_rank_a_node_is_averaging_and_of_one_node_ddp_with_aver
 
 
 def test_accumulated_micro_batches_are_counted_in_steps() -> None:
-    source, placement = workload(), loopback()
+    source, placement = workload(), place()
     once, twice = (
         summarise(simulate(source, placement, Options(backend="gloo", caps=ONE, scheme="averaging:2", accumulate=n)))
         for n in (1, 2)
@@ -91,16 +87,6 @@ def test_memory_has_no_buckets_and_slowmo_two_copies_more() -> None:
     assert memory("local-sgd:4").buckets_bytes == memory("ddp").buckets_bytes > 0
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["averaging", "averaging:0", "averaging:x", "averaging:4,momentum=1", "slowmo:4,momentum=-1", "slowmo:",
-     "slowmo:4,x", "local-sgd:2,ranks=0"],
-)  # fmt: skip
-def test_options_out_of_range_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="scheme '"):
-        scheme_named(text)
-
-
 def test_a_list_of_schemes_keeps_options_with_theirs() -> None:
     assert schemes_named("ddp,slowmo:8,momentum=0.4,rate=1,averaging:2") == [
         "ddp", "slowmo:8,momentum=0.4,rate=1", "averaging:2",
@@ -109,4 +95,4 @@ def test_a_list_of_schemes_keeps_options_with_theirs() -> None:
 
 def test_groups_that_do_not_divide_the_ranks_are_refused() -> None:
     with pytest.raises(PlanError, match="groups of 3 ranks"):
-        period("local-sgd:2,ranks=3", loopback())
+        period("local-sgd:2,ranks=3", place())

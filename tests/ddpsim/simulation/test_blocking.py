@@ -6,12 +6,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import simpy
 
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import Costs
-from ddpsim.collectives.execute import Collectives
 from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import message_document
 from ddpsim.simulation import Options, simulate
@@ -21,7 +19,7 @@ from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import ForwardUse
 from ddpsim.workload.replayed import single_clock
-from tests.ddpsim.simulation.builders import workload
+from tests.ddpsim.simulation.builders import wire_s, workload
 
 GLOO = Options(backend="gloo", scheme="fsdp2")
 PAIR = load_topology("loopback").place(1, 2)
@@ -36,10 +34,6 @@ def blocks(source: Workload, root: int = 1) -> Workload:
     return replace(source, parameters=tuple(parameters), forward_use_s=ForwardUse(places, places))
 
 
-def wire_s(operation: Operation, size_bytes: int) -> float:
-    return Collectives(simpy.Environment(), PAIR, backend="gloo").estimate_s(size_bytes, operation)
-
-
 def own_s(found: Simulated, source: Workload) -> float:
     """Return what all messages take on the wire, and the host with them: launches, copies in and out, ends."""
     costs, total = Costs.of("gloo", None), 0.0
@@ -47,7 +41,7 @@ def own_s(found: Simulated, source: Workload) -> float:
     for message in found.schedule:
         copied = costs.copies_s(len(message.parameters), message.size_bytes)
         copies = 1.5 * copied if message.op is Operation.ALL_GATHER else copied
-        total += wire_s(message.op, message.size_bytes) + copies + costs.launch_s + costs.finish_s
+        total += wire_s(PAIR, message.size_bytes, message.op) + copies + costs.launch_s + costs.finish_s
     return total + costs.forward_s
 
 

@@ -12,7 +12,6 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import Costs
-from ddpsim.errors import PlanError
 from ddpsim.jobs.graph_cuts import FORWARD_SHARE, GraphCuts, cuts_s, group_by_graphs
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
@@ -31,6 +30,12 @@ CAP = BucketCaps(bucket_cap_mb=8)
 
 def source(**given):
     return named(workload(**{"device": "V100", "gradients": 10, "size": 1_000_000, "host_share": 0.01, **given}))
+
+
+def with_edges(edge_bytes):
+    """Return the step with its operators, of which each passes so many bytes more than the one before."""
+    forward = tuple(Operator("memory", 0.0, 4.0, edge_bytes=edge_bytes * number) for number in range(10))
+    return replace(source(), operators=StepOperators(4, "sample", forward, (), tuple(range(10))))
 
 
 def test_gradients_of_a_graph_come_when_its_last_one_does():
@@ -57,8 +62,7 @@ def test_each_further_graph_costs_the_host_forward_and_backward():
 def test_a_cut_costs_the_device_the_bytes_that_cross_it():
     """Written and read by forward, and their gradients by backward; before the first graph nothing crosses."""
     one = source()
-    forward = tuple(Operator("memory", 0.0, 4.0, edge_bytes=1e6 * number) for number in range(10))
-    counted = replace(one, operators=StepOperators(4, "sample", forward, (), tuple(range(10))))
+    counted = with_edges(1e6)
     graphs = [(9,), (8, 7, 6), (5, 4, 3), (2, 1, 0)]
     edges_s = cuts_s(counted, graphs, gpu_named("V100"), 2.0)
     once_s = 1e6 / gpu_named("V100").achieved_Bps
@@ -75,9 +79,7 @@ def test_a_cut_costs_the_device_the_bytes_that_cross_it():
 
 
 def test_a_prediction_says_what_cuts_cost_and_what_leaves_them_out():
-    forward = tuple(Operator("memory", 0.0, 4.0, edge_bytes=1e6 * number) for number in range(10))
-    counted = replace(source(), operators=StepOperators(4, "sample", forward, (), tuple(range(10))))
-    options = Options(caps=CAP, compiled=True)
+    counted, options = with_edges(1e6), Options(caps=CAP, compiled=True)
     found = predict(Job(counted, DGX, options=options), band=False)
     once_s = 1e6 / gpu_named("V100").achieved_Bps
     assert found.graph_cuts == GraphCuts(4, pytest.approx(3 * 200e-6), pytest.approx(2 * 2 * 18 * once_s))
@@ -122,14 +124,8 @@ def test_a_compiled_step_that_the_host_holds_up_pays_for_its_graphs():
     assert compiled.local_s == pytest.approx(eager.local_s), "one process is one graph"
 
 
-def test_caps_with_which_torch_does_not_compile_are_refused():
-    with pytest.raises(PlanError, match=r"torch.compile refuses a bucket cap of 0.5 MiB"):
-        predict(Job(source(), DGX, options=Options(caps=BucketCaps(bucket_cap_mb=0.5), compiled=True)), band=False)
-
-
 def test_what_crosses_cuts_is_doubted_where_it_was_counted_and_not_given():
-    forward = tuple(Operator("memory", 0.0, 4.0, edge_bytes=1e9 * number) for number in range(10))
-    counted = replace(source(), operators=StepOperators(4, "sample", forward, (), tuple(range(10))))
+    counted = with_edges(1e9)
     options, given = Options(caps=CAP, compiled=True), {"nccl.ddp.graph_passes": 2.0}
     known = Calibration.priors("nccl").with_values(given, source="given")
 

@@ -221,11 +221,6 @@ def test_gpus_that_do_not_divide_into_ranks_and_ranks_of_another_number_of_gpus_
         simulate(on_devices(), place(MACHINE, 1, 8), Options())
 
 
-def test_parameters_on_several_devices_without_a_word_on_forward_are_refused():
-    with pytest.raises(InputError, match="does not say what of forward each computes"):
-        simulate(replace(on_devices(), devices=()), place(MACHINE, 1, 8), Options())
-
-
 def test_a_rank_of_one_device_is_what_it_was():
     source = workload(device="A100")
     assert place(MACHINE, 2, 8, 1) == place(MACHINE, 2, 8)

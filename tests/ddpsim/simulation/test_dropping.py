@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError, PlanError, WorkloadError
+from ddpsim.errors import InputError, WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.job import Job
@@ -117,16 +117,9 @@ def test_moving_up_costs_the_host_where_what_is_left_out_changes():
         assert paid - cheap == pytest.approx(changes * 7 * 1e-4 / 4, rel=0.25, abs=1e-9)
 
 
-def test_contradictions():
-    for other in ({"order": "once"}, {"assignment": "initial"}):
-        with pytest.raises(InputError, match=r"`drop_buckets=aligned` and `.*` are both given; keep one"):
-            Options(drop=LAYERS, drop_buckets="aligned", **other)
-    with pytest.raises(InputError, match="`drop_buckets=remapped` and `gradient_as_bucket_view` are both given"):
-        Options(drop=LAYERS, drop_buckets="remapped", gradient_as_bucket_view=True)
+def test_buckets_of_what_is_dropped_say_nothing_where_nothing_is():
     with pytest.raises(InputError, match="`drop_buckets=aligned` says nothing without `drop`"):
         Options(drop_buckets="aligned")
-    with pytest.raises(PlanError, match="no parameter is below 'layer99'"):
-        Options(drop={"layer99": 0.1}).drop_plan(named(workload()).parameters)
 
 
 @pytest.mark.parametrize("cycle", [1, 2])

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import simpy
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
-from ddpsim.errors import InputError, PlanError
+from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.points import Point, PointKind
 from ddpsim.schedules.schedule import Schedule
@@ -20,30 +19,16 @@ from ddpsim.schedules.schemes import naive
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.topology.placement import Placement
-from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.metrics import summarise
-from ddpsim.trace.records import COLLECTIVES, Trace
+from ddpsim.trace.records import COLLECTIVES
 from ddpsim.workload import Phase, Workload
-from ddpsim.workload.files import load_workload
 from ddpsim.workload.profile import ForwardUse
 from ddpsim.workload.replayed import single_clock
-from tests.ddpsim.simulation.builders import ALIKE, workload
+from tests.ddpsim.simulation.builders import ALIKE, period, place, wire_s, workload
 
 DDP_AS_A_SCHEDULE = "ddpsim.schedules.schemes:ddp"
 SMALL = BucketCaps(bucket_cap_mb=2)
-
-
-def place(name: str = "loopback", nodes: int = 1, ranks: int = 2) -> Placement:
-    return load_topology(name).place(nodes, ranks)
-
-
-def wire_s(placement: Placement, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> float:
-    return Collectives(simpy.Environment(), placement, backend="gloo").estimate_s(size_bytes, operation)
-
-
-def period(trace: Trace) -> float:
-    return summarise(trace).iteration_s
 
 
 @pytest.mark.parametrize(
@@ -102,26 +87,6 @@ def test_without_overlap_no_step_is_shorter(scheme: str) -> None:
             for overlap in ("on", "off")
         )
         assert off >= on
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"compression": "fp16"}, {"drop": {"layer": 0.5}}, {"order": "once"}, {"find_unused_parameters": True},
-        {"process_groups": 2},
-    ],
-)  # fmt: skip
-def test_what_only_ddp_has_is_refused_beside_another_scheme(given: dict[str, object]) -> None:
-    for asked in ({"scheme": "flat"}, {"overlap": "off"}):
-        with pytest.raises(InputError, match="are both given"):
-            Options(**asked, **given)  # type: ignore[arg-type]
-
-
-def test_a_gpu_runs_every_scheme() -> None:
-    source = workload(device="V100", gradients=8)
-    for scheme in ("naive", "flat", "dear", "zero1", "zero2", "priority", "priority:1MiB"):
-        found = simulate(source, place("dgx-1v", 2, 8), Options(scheme=scheme, caps=SMALL), ALIKE)
-        assert period(found) > 0.11
 
 
 FREE = ALIKE.with_values(
@@ -208,10 +173,3 @@ def test_few_iterations_tell_the_period_that_many_do(scheme: str) -> None:
     few = period(simulate(source, place("dgx-1v", 2, 8), given, warm_up=1))
     many = period(simulate(source, place("dgx-1v", 2, 8), replace(given, iterations=4), warm_up=5))
     assert few == pytest.approx(many, rel=1e-9)
-
-
-@pytest.mark.parametrize("scheme", ["priority", "dear"])
-def test_buffers_that_are_broadcast_do_not_wait_behind_the_messages_of_a_schedule(scheme: str) -> None:
-    source, machine = load_workload("bert-large@v100-fp32-b8"), load_topology("p3.16xlarge")
-    summary = summarise(simulate(source, machine.place(2, 8), Options(scheme=scheme)))
-    assert summary.buffer_broadcast_s < 0.1 * summary.exposed_comm_s

@@ -175,14 +175,6 @@ def test_what_cannot_be_in_stages_is_refused(text, options, says):
         step(source(), asked(text, **options), nodes=2)
 
 
-@pytest.mark.parametrize(
-    "others", [{"accumulate": 2}, {"expert_parallel": 2}, {"compression": "fp16"}, {"fidelity": "steps"}]
-)
-def test_what_does_not_go_with_stages_is_refused(others):
-    with pytest.raises(InputError, match=r"pipeline.*both given|both given"):
-        asked("1f1b:2,micro-batches=4", **others)
-
-
 def test_a_mapping_says_which_ranks_are_near():
     near, far = (parse_pipeline(f"1f1b:4,mapping={each}", "pipeline") for each in ("tp-pp-dp", "tp-dp-pp"))
     assert [near.place_of(rank, 16, 2) for rank in range(16)] == [0, 0, 1, 1, 2, 2, 3, 3] * 2

@@ -147,19 +147,6 @@ def test_a_trace_has_a_stream_of_what_layers_wait_for(tmp_path: Path) -> None:
     assert read_trace(tmp_path).iterations == list(found.trace.iterations)
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"compression": "fp16"}, "`compression=fp16` and `tensor_parallel=2` are both given"),
-        ({"process_groups": 2}, "`process_groups=2` and `tensor_parallel=2` are both given"),
-        ({"find_unused_parameters": True}, "`find_unused_parameters` and `tensor_parallel=2` are both given"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(asked: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Options(tensor_parallel=2, **asked)  # type: ignore[arg-type]
-
-
 def test_groups_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="groups of 3 ranks do not divide 16 ranks; give a divisor of 16"):
         _predicted(3, 2, model="gpt2-small")

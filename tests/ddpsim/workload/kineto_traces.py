@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import dataclass, field
 
 MAIN, ENGINE, COMPUTE, COMMUNICATION = 1, 2, 7, 40
 LAG = 5.0
 TAIL = 4.0
+
+
+def written(folder, document, name="rank0.json"):
+    """Return the file of the folder that holds this trace."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(json.dumps(document))
+    return path
 
 
 @dataclass

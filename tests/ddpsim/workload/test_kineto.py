@@ -1,5 +1,4 @@
 import contextlib
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from ddpsim.workload.files import load_workload
 from ddpsim.workload.kineto.ddp import ddp_run
 from ddpsim.workload.kineto.workload import import_trace, open_trace, workload_in
 from tests.ddpsim.simulation.builders import workload
-from tests.ddpsim.workload.kineto_traces import TAIL, Job
+from tests.ddpsim.workload.kineto_traces import TAIL, Job, written
 from tests.profile import examples
 from tests.strategies import json_values
 
@@ -27,9 +26,7 @@ def shapes(count, elements=10, name="net@cpu-fp32-b4"):
 
 
 def imported(folder, job, given_shapes):
-    path = folder / "trace.json"
-    path.write_text(json.dumps(job.document()))
-    return import_trace(path, given_shapes)
+    return import_trace(written(folder, job.document()), given_shapes)
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +116,8 @@ def test_an_integer_bitmap_that_the_trace_does_not_describe_is_of_no_bucket(fold
     for event in job.events:
         if event["name"] == "record_param_comms":
             event["args"] = {}
-    path = folder / "trace.json"
-    path.write_text(json.dumps({"traceEvents": job.events}))
-    assert [len(step.collectives) for step in open_trace(path, shapes(4)).steps] == [2, 2]
+    traced = open_trace(written(folder, {"traceEvents": job.events}), shapes(4))
+    assert [len(step.collectives) for step in traced.steps] == [2, 2]
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -146,9 +142,7 @@ def test_the_type_that_autocast_casts_to_is_that_of_the_kernels(folder, kernel, 
     job.document()
     for event in job.events:
         event["name"] = event["name"].replace("wgrad", kernel)
-    path = folder / "trace.json"
-    path.write_text(json.dumps({"traceEvents": job.events}))
-    workload = import_trace(path, shapes(4)).workload
+    workload = import_trace(written(folder, {"traceEvents": job.events}), shapes(4)).workload
     assert (workload.precision, workload.autocast_dtype) == ("amp", dtype)
 
 
@@ -168,8 +162,7 @@ def test_what_does_not_fit_is_refused(folder):
     ],
 )
 def test_other_files_are_refused(tmp_path, document, message):
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps(document))
+    path = written(tmp_path, document)
     with pytest.raises(TraceError, match=message):
         import_trace(path)
     with pytest.raises(TraceError, match=r"absent\.json: cannot be read: No such file"):
@@ -177,11 +170,8 @@ def test_other_files_are_refused(tmp_path, document, message):
 
 
 def test_a_trace_without_gradients_says_so(tmp_path):
-    job = Job([])
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps(job.document()))
     with pytest.raises(TraceError, match="no iteration has gradients"):
-        import_trace(path)
+        imported(tmp_path, Job([]), None)
 
 
 def test_the_hta_trace_is_host_bound_and_maps_to_its_five_buckets():
@@ -223,8 +213,7 @@ def test_a_malformed_trace_is_read_or_refused_in_one_message(folder, data):
             del target[key]
         if not isinstance(event.get("args"), dict):
             break
-    path = folder / "broken.json"
-    path.write_text(json.dumps(document))
+    path = written(folder, document)
     with contextlib.suppress(TraceError, WorkloadError):
         traced = open_trace(path, shapes(3))
         workload_in(traced, shapes(3))

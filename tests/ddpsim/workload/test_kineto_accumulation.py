@@ -1,13 +1,12 @@
 """Gradients that a traced step adds up over several micro-batches: one of these is the workload, as a law."""
 
-import json
 from statistics import median
 
 import pytest
 
 from ddpsim.explaining.explain import explain
 from ddpsim.workload.kineto.workload import import_trace, open_trace
-from tests.ddpsim.workload.kineto_traces import Job
+from tests.ddpsim.workload.kineto_traces import Job, written
 
 KERNELS = [80.0, 60.0, 40.0, 20.0]
 PHASES = ("forward", "backward", "optimizer")
@@ -16,9 +15,7 @@ PHASES = ("forward", "backward", "optimizer")
 def trace(folder, *, steps=5, change=lambda document: None, **options):
     document = Job(KERNELS, ddp=options.pop("ddp", True), recorded=True, **options).document(steps)
     change(document)
-    path = folder / "rank0.json"
-    path.write_text(json.dumps(document))
-    return path
+    return written(folder, document)
 
 
 def times_of(workload):
@@ -81,11 +78,9 @@ def test_uneven_rounds_are_rounds_too(tmp_path):
         for event in nodes[9::10]:
             document["traceEvents"].remove(event)
 
-    path = tmp_path / "rank0.json"
     document = Job([20.0] * 5, recorded=True, rounds=2).document(4)
     change(document)
-    path.write_text(json.dumps(document))
-    imported = import_trace(path)
+    imported = import_trace(written(tmp_path, document))
     assert len(imported.workload.parameters) == 5
     assert "over 2 micro-batches" in " ".join(imported.notes)
     assert sum("4 gradients instead of 5" in note for note in imported.notes) == 4

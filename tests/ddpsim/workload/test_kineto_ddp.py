@@ -1,19 +1,13 @@
-import json
-
 import pytest
 
 from ddpsim.errors import TraceError
-from ddpsim.trace.json import read_trace, write_run, write_trace
-from ddpsim.workload.files import load_workload
 from ddpsim.workload.kineto.ddp import list_buckets, read_ddp
-from tests.ddpsim.workload.kineto_traces import Job
-from tests.ddpsim.workload.test_kineto import HTA, shapes
+from tests.ddpsim.workload.kineto_traces import Job, written
+from tests.ddpsim.workload.test_kineto import shapes
 
 
 def read(folder, job, steps=2):
-    path = folder / "trace.json"
-    path.write_text(json.dumps(job.document(steps)))
-    return read_ddp(path, shapes(len(job.kernels)))
+    return read_ddp(written(folder, job.document(steps)), shapes(len(job.kernels)))
 
 
 def test_buckets_are_where_the_job_put_them(tmp_path):
@@ -48,9 +42,7 @@ def test_what_a_collective_takes_beyond_the_fastest_is_skew(tmp_path):
     document = job.document(3)
     kernels = [e for e in document["traceEvents"] if e["name"] == "ncclKernel_AllReduce"]
     kernels[1]["dur"] = 40.0  # of the same size: the peers were there already
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps(document))
-    seen = list_buckets(read_ddp(path, shapes(4)))
+    seen = list_buckets(read_ddp(written(tmp_path, document), shapes(4)))
     assert seen[0]["wire_s"] == pytest.approx(40e-6)
     assert seen[0]["skew_s"] == pytest.approx(60e-6)
     assert [bucket["parameters"] for bucket in seen] == [2, 2]
@@ -65,33 +57,11 @@ def test_exposed_is_what_outlasts_the_computation(tmp_path):
     assert exposed - hidden == pytest.approx(2 * 900e-6, rel=0.2)
 
 
-def test_the_run_can_be_written_and_read_as_any_other(tmp_path):
-    trace = read(tmp_path, Job([20.0] * 4, ddp=True))
-    write_trace(trace, tmp_path / "run")
-    write_run(trace, tmp_path / "run")
-    assert list(read_trace(tmp_path / "run").iterations) == list(trace.iterations)
-
-
 def test_a_trace_without_ddp_is_refused(tmp_path):
     with pytest.raises(TraceError, match="no allreduce of DDP runs on a device in it"):
         read(tmp_path, Job([20.0] * 4))
 
 
-def test_allreduces_of_no_bucket_are_no_buckets(tmp_path):
-    plain, beside = (read(tmp_path, Job([20.0] * 4, ddp=True, wire=30.0, others=others)) for others in (False, True))
-    shown = [[(b.parameters, b.size_bytes) for b in trace.iterations[0].buckets] for trace in (plain, beside)]
-    assert shown[0] == shown[1] == [((3, 2), 80), ((1, 0), 80)]
-
-
 def test_buckets_of_bfloat16_are_half_as_large(tmp_path):
     trace = read(tmp_path, Job([20.0] * 4, ddp=True, dtype="BFloat16"))
     assert [bucket.size_bytes for bucket in trace.iterations[0].buckets] == [40, 40]
-
-
-def test_the_hta_trace_has_its_five_buckets():
-    seen = list_buckets(read_ddp(HTA, load_workload("resnet50")))
-    assert [bucket["parameters"] for bucket in seen] == [2, 15, 12, 51, 81]
-    assert [round(bucket["size_bytes"] / 2**20, 2) for bucket in seen] == [7.82, 30.04, 25.04, 25.32, 9.27]
-    # Its launches are 12 us from their starts in most buckets; its first, small bucket waits for the other rank.
-    assert seen[0]["skew_s"] > seen[0]["wire_s"]
-    assert all(bucket["launched_s"] < bucket["started_s"] < bucket["finished_s"] for bucket in seen)

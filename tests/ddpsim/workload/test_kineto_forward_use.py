@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.kineto.workload import import_trace
-from tests.ddpsim.workload.kineto_traces import Job
+from tests.ddpsim.workload.kineto_traces import Job, written
 from tests.ddpsim.workload.test_kineto import HTA
 
 KERNELS = [20.0, 80.0, 10.0]
@@ -39,9 +37,7 @@ class Numbered(Job):
 
 
 def imported(tmp_path, job):
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps(job.document(steps=3)))
-    return import_trace(path)
+    return import_trace(written(tmp_path, job.document(steps=3)))
 
 
 @pytest.mark.parametrize("ddp", [False, True])
