@@ -129,13 +129,13 @@ class SimulatedRun:
             else:
                 options, warm_up = shorten_run(self.options, self.workload)
                 options, repeats = leave_out_repeated(options, self.workload)
-                ran = self.under(options, progress=progress, warm_up=warm_up, repeats=repeats, whole=False)
+                ran = self.under(options, progress=progress, warm_up=warm_up, repeats=repeats)
             # What has not settled is run as long as a trace is: whoever asks is told the same period.
-            self._ran = ran if is_settled(ran) else self.under(self.options, progress=progress, whole=False)
+            self._ran = ran if is_settled(ran) else self.whole(progress)
         return self._ran
 
     def whole(self, progress: Progress | None = None) -> JobRun:
-        """Return the run whose trace people see, where no message is left in flight; it is not kept."""
+        """Return the run whose trace people see, of all iterations that were asked for; it is not kept."""
         return self.under(self.options, progress=progress)
 
     def trace(self) -> Simulated:

@@ -190,9 +190,11 @@ class _Retiming:
     def effects(self) -> tuple[Columns, NDArray[np.bool_]]:
         """Return how much longer the period of each column is than the run's own, and whether that is so.
 
-        Columns that have settled are left out of further passes, but for the run's own.
+        A column is told by the pass in which it settles, so that it does not hang on what else is asked for; the run's
+        own goes on to the last. Columns that have settled are left out of further passes.
         """
         more_s, told, columns = np.zeros(self._columns), np.ones(self._columns, dtype=bool), np.arange(self._columns)
+        done = np.zeros(self._columns, dtype=bool)
         now = self._pass()
         found, moved = self._effects(now), np.zeros(self._columns)
         more_s[:] = found
@@ -209,37 +211,58 @@ class _Retiming:
             enough = np.maximum(SETTLED * self.simulated_s, SETTLED_EFFECT * np.abs(found))
             near = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - found) <= enough)
             settled = ((np.abs(moved) <= enough) | near) & (swings <= MOST_SWINGS * self.simulated_s)
-            more_s[columns] = np.where(np.isfinite(limit), limit, found)
-            told[columns] = settled
-            if self._messages is not None:
-                most = MET_OTHERS_APART if goes_apart(self._run) else MET_OTHERS
-                told[columns] &= self._messages.measure_changed_overlap() <= most
-            if settled.all():
+            open_ = ~done[columns] | (columns == 0)
+            told[columns[open_]] = (settled & self._is_as_seen(now))[open_]
+            more_s[columns[open_]] = np.where(np.isfinite(limit), limit, found)[open_]
+            self._mark_unmoved(now, columns, open_ & settled, more_s, told)
+            done[columns] |= settled
+            if done.all():
                 break
-            left = np.flatnonzero(~settled | (columns == 0))
+            left = np.flatnonzero(~done[columns] | (columns == 0))
             if 2 * len(left) <= len(columns):
                 self._leave_out_but(left)
                 narrow(now, ("end", "begin", "wire"), left)
                 columns, found, moved = columns[left], found[left], moved[left]
-        faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
-        unmoved = np.zeros(len(told), dtype=bool)
-        unmoved[columns[self._is_unmoved(now)]] = True
-        more_s[unmoved] = 0.0
-        return more_s, (unmoved | (told & faithful)) & ~self._find_changed_columns()
+        open_ = ~done[columns]
+        told[columns[open_]] &= self._is_as_seen(now)[open_]
+        self._mark_unmoved(now, columns, open_, more_s, told)
+        return more_s, told & ~self._find_changed_columns()
 
-    def _is_unmoved(self, now: Moments) -> NDArray[np.bool_]:
-        """Return in which columns devices and messages do what they do in the run's own, whatever hosts do meanwhile.
+    def _is_as_seen(self, now: Moments) -> NDArray[np.bool_]:
+        """Return in which columns collectives meet others as in the run; in none where its own period is missed."""
+        faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
+        if self._messages is None or not faithful:
+            return np.full(self._columns, faithful)
+        most = MET_OTHERS_APART if goes_apart(self._run) else MET_OTHERS
+        meets: NDArray[np.bool_] = self._messages.measure_changed_overlap() <= most
+        return meets
+
+    def _mark_unmoved(
+        self,
+        now: Moments,
+        columns: NDArray[np.intp],
+        among: NDArray[np.bool_],
+        more_s: Columns,
+        told: NDArray[np.bool_],
+    ) -> None:
+        """Tell columns in which devices and messages do what they do in the run's own, whatever hosts do meanwhile.
 
         That is so of ranks whose overlaps do not settle, too.
+
+        Args:
+            columns: of these moments.
+            among: which of them are looked at.
         """
         streams = [
             nodes for rank in self._dependencies.graph.ranks for nodes in (rank.compute, *rank.lanes, rank.delays)
         ]
         rows = self._dependencies.row[np.array([node for nodes in streams for node in nodes], dtype=np.intp)]
-        ends = now.end[rows]
-        moved = np.abs(ends - ends[:, :1]).max(axis=0, initial=0.0)
-        found: NDArray[np.bool_] = moved <= ROUNDING * self.simulated_s
-        return found if len(rows) else np.zeros_like(found)
+        if not len(rows):
+            return
+        own = now.end[rows, 0]
+        for column in np.flatnonzero(among):
+            if np.abs(now.end[rows, column] - own).max() <= ROUNDING * self.simulated_s:
+                more_s[columns[column]], told[columns[column]] = 0.0, True
 
     def _leave_out_but(self, columns: NDArray[np.intp]) -> None:
         self._columns, self._assumed = len(columns), [self._assumed[column] for column in columns]
