@@ -29,6 +29,7 @@ from ddpsim.retiming.intervals import Columns
 from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.graph import BUFFERS_PART, Cause, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.gpus import AchievedGpu
 
@@ -86,6 +87,7 @@ class Prices:
         assumed = [Assumptions(run.job.calibration, run.job.wire_factor, latency=run.job.latency), *assumed]
         self._run, self.assumed = run, assumed
         self._costs_of: dict[tuple[int, int], Costs] = {}
+        self._keeps: dict[tuple[object, ...], bool] = {}
         job = run.job
         self.costs = [self._costs(each.calibration, job.gpu) for each in assumed]
         self.ranks = [self._price_rank(draw, setting) for draw, setting in zip(run.draws, run.settings, strict=True)]
@@ -98,8 +100,8 @@ class Prices:
         self.another |= list(map(self._moves_part_of_host, assumed, self.costs))
         if job.options.straggling is not None:
             self.another |= [each.excess != 1 for each in assumed]
-        if run.schedule is not None and any(message.delay_s > 0 for message in run.schedule):
-            self.another |= [each.compute != 1 or not job.keeps_transports(each) for each in assumed]
+        if run.schedule is not None:
+            self.another |= [not self._keeps_schedule(each) for each in assumed]
         names = list(self.ranks[0].constants)
         nodes, sums, times = _terms(graph, names)
         constants = [np.stack(list(rank.constants.values())) for rank in self.ranks]
@@ -112,6 +114,23 @@ class Prices:
         for rank, values, each in zip(self.ranks, constants, graph.ranks, strict=True):
             own = (nodes >= each.nodes.start) & (nodes < each.nodes.stop)
             self._price(graph, each, rank, nodes[own], (times @ values)[sums[own]])
+
+    def _keeps_schedule(self, assumed: Assumptions) -> bool:
+        """Whether the schedule is made as in the run.
+
+        Some schemes order or delay their messages by when gradients are ready and by what messages take.
+        """
+        run, job = self._run, self._run.job
+        if assumed.compute == 1 and job.keeps_transports(assumed):
+            return True
+        key = assumed.compute, id(assumed.calibration), assumed.latency, assumed.links, assumed.link_rate
+        if key not in self._keeps:
+            options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
+            first, plan, place = run.kinds[0].workload, run.settings[0].plans.plan(0), 0 if options.staged else None
+            self._keeps[key] = run.schedule == schedule_of(
+                options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration, place
+            )
+        return self._keeps[key]
 
     def _moves_part_of_host(self, assumed: Assumptions, costs: Costs) -> bool:
         """Whether a host's time moves of which a part keeps its own.

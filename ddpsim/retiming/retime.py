@@ -26,7 +26,6 @@ from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.job_run import JobRun, make_graph_run, period_of
 from ddpsim.simulation.resolve import SimulatedIterations
-from ddpsim.simulation.scheduling import schedule_of
 
 # All chosen by hand: `python -m studies.retiming` prints how far what is told is off, and what it costs.
 SETTLED = 5e-5
@@ -110,27 +109,19 @@ def run_again(
         return [None] * len(assumed)
     graph = graph or run.graph.until(extent.end)
     prices = Prices(run, graph, assumed)
-    kept = [not prices.another[column] and _keeps_graph(run, each) for column, each in enumerate(assumed, 1)]
+    kept = [not prices.another[column] and _keeps_paces(run, each) for column, each in enumerate(assumed, 1)]
     again = [column for column, keeps in enumerate(kept, 1) if keeps]
     told = {column: _period_again(run, graph, extent, prices, column) for column in again}
     return [told.get(column) for column in range(1, 1 + len(assumed))]
 
 
-def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
-    """Whether ranks pass through their recorded iterations, and a schedule is made, as in the run.
+def _keeps_paces(run: JobRun, assumed: Assumptions) -> bool:
+    """Whether ranks pass through their recorded iterations as in the run.
 
     Of several recorded iterations another may be the latest where one of two clocks changes.
     """
-    scaled, job = (assumed.compute, assumed.host, assumed.excess), run.job
-    if scaled != (1, 1, 1) and any(len(kind.paces) > 1 for kind in run.kinds):
-        return False
-    if run.schedule is None or (assumed.compute == 1 and job.keeps_transports(assumed)):
-        return True
-    options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
-    first, plan, place = run.kinds[0].workload, run.settings[0].plans.plan(0), 0 if options.staged else None
-    return run.schedule == schedule_of(
-        options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration, place
-    )
+    scaled = assumed.compute, assumed.host, assumed.excess
+    return scaled == (1, 1, 1) or all(len(kind.paces) == 1 for kind in run.kinds)
 
 
 def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, prices: Prices, column: int) -> float:

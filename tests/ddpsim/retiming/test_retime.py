@@ -250,3 +250,20 @@ def test_a_graph_that_would_be_another_is_not_run_again() -> None:
 def test_ends_are_finite_where_the_run_itself_does_not_settle() -> None:
     found = predict("mlp", "dgx-1v", nodes=1)
     assert all(math.isfinite(step_s) for end in found.ends for step_s in end.steps_s)
+
+
+def test_what_is_told_of_one_assumption_does_not_hang_on_the_others() -> None:
+    ran = run_job(load_workload("vgg16@v100-fp32-b32"), load_topology("dgx-1v").place(2), Options())
+    each = [found for end in ENDS for found in periods_s(ran, ran.extent, [end])]
+    assert periods_s(ran, ran.extent, ENDS) == each
+
+
+def test_messages_that_are_ordered_by_when_gradients_are_ready_are_told_from_another_graph() -> None:
+    """At 0.45 of the pace the agreed order is another, whose step the order of the run would miss by 2.3 %."""
+    source, options = load_workload("bert-large@a100-tf32-b8"), Options(scheme="priority:4MiB")
+    ran = run_job(source, load_topology("dgx-a100").place(4), options)
+    slower, later = Assumptions(compute=1 / 0.45), Assumptions(wire_factor=TWICE)
+    retimed = periods_s(ran, ran.extent, [slower, later])
+    assert retimed[0] is None
+    assert retimed[1] is not None
+    assert run_again(ran, ran.extent, [slower]) == [None]
