@@ -9,13 +9,13 @@ import pytest
 
 from ddpsim import BucketCaps, Options, load_topology, load_workload, plan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.collectives.linear import Linear
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import periods_under, predict, with_assumptions
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_resolved
+from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.resolve import resolve, with_buckets
 from tests.ddpsim.simulation.builders import workload
 

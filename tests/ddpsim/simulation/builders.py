@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from ddpsim.bucketing import Parameter
-from ddpsim.collectives.ddp_costs import remove_overlap_costs
+from ddpsim.simulation.ddp_costs import remove_overlap_costs
 from ddpsim.workload import Buffer, Phase, Workload
 
 ALIKE = remove_overlap_costs("nccl", None).with_values(

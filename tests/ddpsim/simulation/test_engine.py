@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.contention import UNDISTURBED, Processor
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.launched import Collective
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.contention import UNDISTURBED, Processor
+from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.launched import Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Buffer

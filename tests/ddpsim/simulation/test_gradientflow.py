@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.bucketing import BucketCaps, Parameter
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError, PlanError
 from ddpsim.prediction.predict import predict
@@ -15,6 +14,7 @@ from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import check
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.files import load_workload

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.ddp_costs import KERNELS
 from ddpsim.simulation.rank_builder import AT_ONCE, QUEUED
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload

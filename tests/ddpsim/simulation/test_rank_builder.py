@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import pytest
 
-from ddpsim.collectives.ddp_costs import Costs
-from ddpsim.collectives.linear import Linear
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.graph import Cause, ExecutionModel, NodeKind, StepGraph
+from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.rank_builder import RankBuilder
 
 HOOK_S, COPY_S = Linear.of("hook_s", 3e-6), Linear.of("copy_s", 5e-6)

@@ -10,7 +10,6 @@ import pytest
 import simpy
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
@@ -19,6 +18,7 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import naive
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_trace

@@ -11,11 +11,7 @@ import simpy
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
-from ddpsim.collectives.contention import slow_messages
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths
-from ddpsim.collectives.launched import Collective
-from ddpsim.collectives.parameter_servers import ServerConnection, ServerLinks
 from ddpsim.collectives.schedules import parameter_server
 from ddpsim.errors import InputError, PlanError, TopologyError
 from ddpsim.operations import Operation
@@ -23,6 +19,10 @@ from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.servers import ServerPlaces
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.contention import slow_messages
+from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.launched import Collective
+from ddpsim.simulation.parameter_servers import ServerConnection, ServerLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.metrics import summarise
