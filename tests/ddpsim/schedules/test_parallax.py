@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.bucketing import Parameter
+from ddpsim.collectives.schedules import ServerPlaces
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import TRAINERS
-from ddpsim.schedules.servers import SERVERS, ServerPlaces
+from ddpsim.schedules.servers import SERVERS
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs

@@ -12,12 +12,11 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives, find_rank_paths
-from ddpsim.collectives.schedules import parameter_server
+from ddpsim.collectives.schedules import ServerPlaces, parameter_server
 from ddpsim.errors import InputError, PlanError, TopologyError
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.servers import ServerPlaces
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.contention import slow_messages
 from ddpsim.simulation.ddp_costs import Costs
