@@ -1,7 +1,51 @@
-"""Allreduce schedules as data: which rank sends which chunks to which, after what; closed forms beside them.
+"""How a collective's time comes about, by hand; allreduce schedules as data, and closed forms beside them.
 
-Chunks are equal parts of the message, numbered from 0. A closed form takes p ranks, S bytes, and costs: alpha seconds a
-message, beta seconds a byte sent (Thakur, Rabenseifner, Gropp 2005).
+A collective is an operation on S bytes by the p ranks of a group, run under conditions (`conditions.py`). A schedule
+says which rank sends which chunks to which, after what: equal parts of the message, numbered from 0. Where each message
+takes alpha seconds before its first byte, and beta seconds a byte, the schedule has a closed form (Thakur,
+Rabenseifner, Gropp 2005). A ring has p-1 steps to scatter the sums and p-1 to gather them, each of S/p bytes:
+
+    start + 2(p-1) alpha + 2(p-1)/p S beta
+
+All else says where start, alpha and beta come from:
+
+- *machine*: which links a step of the ring crosses, and how many bytes a second the tightest of them carries, by the
+  graph (`channels.py`, `routes.py`);
+- *library*: which algorithm and protocol it picks for these bytes (`nccl/tuning.py`; here conditions force the ring);
+- *calibration*: the constants, fitted or priors with a source (`nccl_priors.py`). Of NCCL's ring by Simple: `start` is
+  `nccl.start.simple_s`, alpha `nccl.ring.hop.KIND.simple_s`, and 1/beta a link's bandwidth times
+  `nccl.efficiency.KIND.simple`, as long as the threads of all channels (`nccl.channel.simple`, of V100 1.1 times it)
+  move more;
+- *conditions*: on an idle stream, as DDP launches them, `nccl.isolated_s` comes on top.
+
+Four V100 under one PCIe switch, 12 GB/s each way, allreduce 1 MiB. Two channels could move 54 GB/s: links bound it.
+
+>>> from ddpsim.collectives.conditions import CollectiveOptions
+>>> from ddpsim.collectives.execute import make_transport
+>>> from ddpsim.topology.spec import load_topology
+>>> placement = load_topology("4xv100-pcie").place(nodes=1)
+>>> nccl = make_transport(placement, "nccl", None, CollectiveOptions(algorithm="ring", isolated=False))
+>>> nccl.choice(2**20)
+AlgorithmChoice(algorithm='ring', protocol='simple', channels=2)
+>>> constant = nccl.calibration
+>>> start_s, alpha_s = constant["nccl.start.simple_s"], constant["nccl.ring.hop.pcie.simple_s"]
+>>> beta = 1 / (12e9 * constant["nccl.efficiency.pcie.simple"])
+>>> terms_s = start_s, 2 * (4 - 1) * alpha_s, 2 * (4 - 1) / 4 * 2**20 * beta
+>>> " + ".join(f"{each * 1e6:.1f}" for each in terms_s), f"{sum(terms_s) * 1e6:.1f} us"
+('11.4 + 22.9 + 137.8', '172.1 us')
+>>> f"{(start_s + ring_s(4, 2**20, alpha_s, beta)) * 1e6:.1f} us by the closed form"
+'172.1 us by the closed form'
+>>> f"{nccl.allreduce_s(2**20) * 1e6:.1f} us as every prediction has it"
+'172.1 us as every prediction has it'
+
+As DDP launches it:
+
+>>> ddp = make_transport(placement, "nccl", None, CollectiveOptions(algorithm="ring"))
+>>> f"{(ddp.allreduce_s(2**20) - nccl.allreduce_s(2**20)) * 1e6:.1f} us", f"{constant['nccl.isolated_s'] * 1e6:.1f} us"
+('4.0 us', '4.0 us')
+
+What else is in flight on the same links slows the bytes alone: a `Transport` hands them over as a `Demand`
+(`transport.py`), and `ddpsim.network` shares the links.
 """
 
 from __future__ import annotations
