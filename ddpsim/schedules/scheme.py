@@ -61,7 +61,7 @@ class Scheme:
         """
         if self.servers is None:
             return world_size
-        self.servers.check(world_size, per_node, self.name.partition(":")[0])
+        self.servers.check(world_size, per_node, f"scheme {self.name.partition(':')[0]!r}")
         return self.servers.trainers(world_size, per_node)
 
     def schedule(self, setup: SchemeInputs) -> Schedule:

@@ -272,7 +272,7 @@ def test_beside_trainers_a_server_takes_what_a_node_of_its_own_cannot() -> None:
     [
         ("nodes=2", "2 of 2 nodes are servers', which leaves them without clients; give nodes=1 at most"),
         ("nodes=1,each=9", "9 servers on a node of 8 ranks; give each=8 at most"),
-        ("beside=9", "9 servers on a node of 8 ranks; give beside=8 at most"),
+        ("beside=9", "scheme 'parameter-server': 9 servers on a node of 8 ranks; give beside=8 at most"),
         ("servers=16", "without clients; give servers=15 at most"),
         ("each=2", "`each` says nothing without `nodes`"),
         ("servers=2,nodes=1", "scheme 'parameter-server': `servers` and `nodes` are both given"),
