@@ -18,11 +18,11 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode
-from ddpsim.collectives.launched import BUFFERS
-from ddpsim.collectives.linear import PER
 from ddpsim.operations import Operation
 from ddpsim.simulation.graph import BUFFERS_PART, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.launched import BUFFERS
+from ddpsim.simulation.linear import PER
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload import Buffer
 

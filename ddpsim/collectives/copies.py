@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.totals import total_by_key
 from ddpsim.network.fairness import Demand, LinkId, alone_s
-from ddpsim.options.input_stage import InputStage
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import Link
 from ddpsim.topology.paths import find_paths
@@ -19,17 +19,25 @@ Ranks of other nodes than the first one's are alike, and load links of their own
 """
 
 
-def copies_of(placement: Placement, ranks: Sequence[int], stage: InputStage) -> CopyDemand:
-    """Return the demand of the batches of `ranks` on the first one's node."""
+def copies_of(
+    placement: Placement, ranks: Sequence[int], size_bytes: int, rate_limit: float = math.inf, *, in_turn: bool = False
+) -> CopyDemand:
+    """Return the demand of the copies of `ranks` from host memory, on the first one's node.
+
+    Args:
+        size_bytes: of each copy.
+        rate_limit: bytes per second at which one goes at most, whatever the links allow.
+        in_turn: whether they go one after the other, rather than all at once.
+    """
     node, _, node_class = placement.node_of(ranks[0])
     names, paths, gpus = placement.gpus(node_class), find_paths(node_class.template), _on_node(placement, ranks, node)
     links = ((link, 1.0) for gpu in gpus for link in paths.from_host(names[gpu]))
     loads, capacities = _load(placement, node, links)
     count = len(gpus)
-    if stage.in_turn:
-        size, loads = count * stage.copy_bytes, {link: load / count for link, load in loads.items()}
-        return Demand(0.0, size, loads, rate_limit=stage.limit_Bps), capacities
-    return Demand(0.0, stage.copy_bytes, loads, rate_limit=stage.limit_Bps, weight=count), capacities
+    if in_turn:
+        in_mean = {link: load / count for link, load in loads.items()}
+        return Demand(0.0, count * size_bytes, in_mean, rate_limit=rate_limit), capacities
+    return Demand(0.0, size_bytes, loads, rate_limit=rate_limit, weight=count), capacities
 
 
 def byte_copy_s(placement: Placement) -> float:
@@ -37,7 +45,7 @@ def byte_copy_s(placement: Placement) -> float:
 
     Links carry as much the other way at the same time.
     """
-    return alone_s(*copies_of(placement, range(placement.gpus_per_node), InputStage(copy_bytes=1, pinned=True)))
+    return alone_s(*copies_of(placement, range(placement.gpus_per_node), 1))
 
 
 def peer_demand(placement: Placement, ranks: Sequence[int], source: int, target: int, size_bytes: int) -> CopyDemand:

@@ -1,6 +1,6 @@
 """The costs of DDP beside wire time, by backend, without measurements.
 
-The microbenchmark of ddpexec measures each of them; `ddpsim.collectives.ddp_costs` says what each one is.
+The microbenchmark of ddpexec measures each of them; `ddpsim.simulation.ddp_costs` says what each one is.
 """
 
 from __future__ import annotations

@@ -17,16 +17,15 @@ from ddpsim.collectives import level_schedules, schedules
 from ddpsim.collectives.levels import level_sizes
 from ddpsim.collectives.packing import pack_trees
 from ddpsim.collectives.rank_ways import RankPaths, TransportOverPaths
-from ddpsim.collectives.schedules import TransferSchedule
+from ddpsim.collectives.schedules import ServerPlaces, TransferSchedule
 from ddpsim.collectives.totals import total_by_key
 from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.errors import InputError, TopologyError
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
-from ddpsim.options.asked import parse_options
-from ddpsim.schedules.servers import ServerPlaces
 from ddpsim.strict import parse_whole_number
+from ddpsim.suboptions import parse_options
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import GPU_LINKS
 
@@ -108,7 +107,7 @@ PATTERNS = tuple(_SCHEDULES)
 """Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. `blueconnect` has a ring for each
 of the network's levels, or of those behind a colon, `blink` trees packed into the NVLinks. A parameter server holds 1/n
 of the message beside the first rank of each node; `parameter-server:N` is the last N ranks, which hold 1/N each, and
-what stands behind the colon otherwise is `ddpsim.schedules.servers.ServerPlaces`."""
+what stands behind the colon otherwise is `ddpsim.collectives.schedules.ServerPlaces`."""
 
 
 def refuse_unknown_algorithm(library: str, algorithm: str, own: Collection[str]) -> None:
@@ -146,7 +145,7 @@ def _schedule_of(placement: Placement, algorithm: str) -> TransferSchedule:
     if places.servers is not None and not 0 < places.servers < ranks:
         what, remedy = f"{places.servers} servers of {ranks} ranks", "leave a rank that is no server"
         raise TopologyError(what, place="algorithm", remedy=remedy)
-    places.check(ranks, per_node, "parameter-server")
+    places.check(ranks, per_node, "scheme 'parameter-server'")
     return schedules.parameter_server(ranks, places.hosts(ranks, per_node), places.trainers(ranks, per_node))
 
 

@@ -1,7 +1,51 @@
-"""Allreduce schedules as data: which rank sends which chunks to which, after what; closed forms beside them.
+"""How a collective's time comes about, by hand; allreduce schedules as data, and closed forms beside them.
 
-Chunks are equal parts of the message, numbered from 0. A closed form takes p ranks, S bytes, and costs: alpha seconds a
-message, beta seconds a byte sent (Thakur, Rabenseifner, Gropp 2005).
+A collective is an operation on S bytes by the p ranks of a group, run under conditions (`conditions.py`). A schedule
+says which rank sends which chunks to which, after what: equal parts of the message, numbered from 0. Where each message
+takes alpha seconds before its first byte, and beta seconds a byte, the schedule has a closed form (Thakur,
+Rabenseifner, Gropp 2005). A ring has p-1 steps to scatter the sums and p-1 to gather them, each of S/p bytes:
+
+    start + 2(p-1) alpha + 2(p-1)/p S beta
+
+All else says where start, alpha and beta come from:
+
+- *machine*: which links a step of the ring crosses, and how many bytes a second the tightest of them carries, by the
+  graph (`channels.py`, `routes.py`);
+- *library*: which algorithm and protocol it picks for these bytes (`nccl/tuning.py`; here conditions force the ring);
+- *calibration*: the constants, fitted or priors with a source (`nccl_priors.py`). Of NCCL's ring by Simple: `start` is
+  `nccl.start.simple_s`, alpha `nccl.ring.hop.KIND.simple_s`, and 1/beta a link's bandwidth times
+  `nccl.efficiency.KIND.simple`, as long as the threads of all channels (`nccl.channel.simple`, of V100 1.1 times it)
+  move more;
+- *conditions*: on an idle stream, as DDP launches them, `nccl.isolated_s` comes on top.
+
+Four V100 under one PCIe switch, 12 GB/s each way, allreduce 1 MiB. Two channels could move 54 GB/s: links bound it.
+
+>>> from ddpsim.collectives.conditions import CollectiveOptions
+>>> from ddpsim.collectives.execute import make_transport
+>>> from ddpsim.topology.spec import load_topology
+>>> placement = load_topology("4xv100-pcie").place(nodes=1)
+>>> nccl = make_transport(placement, "nccl", None, CollectiveOptions(algorithm="ring", isolated=False))
+>>> nccl.choice(2**20)
+AlgorithmChoice(algorithm='ring', protocol='simple', channels=2)
+>>> constant = nccl.calibration
+>>> start_s, alpha_s = constant["nccl.start.simple_s"], constant["nccl.ring.hop.pcie.simple_s"]
+>>> beta = 1 / (12e9 * constant["nccl.efficiency.pcie.simple"])
+>>> terms_s = start_s, 2 * (4 - 1) * alpha_s, 2 * (4 - 1) / 4 * 2**20 * beta
+>>> " + ".join(f"{each * 1e6:.1f}" for each in terms_s), f"{sum(terms_s) * 1e6:.1f} us"
+('11.4 + 22.9 + 137.8', '172.1 us')
+>>> f"{(start_s + ring_s(4, 2**20, alpha_s, beta)) * 1e6:.1f} us by the closed form"
+'172.1 us by the closed form'
+>>> f"{nccl.allreduce_s(2**20) * 1e6:.1f} us as every prediction has it"
+'172.1 us as every prediction has it'
+
+As DDP launches it:
+
+>>> ddp = make_transport(placement, "nccl", None, CollectiveOptions(algorithm="ring"))
+>>> f"{(ddp.allreduce_s(2**20) - nccl.allreduce_s(2**20)) * 1e6:.1f} us", f"{constant['nccl.isolated_s'] * 1e6:.1f} us"
+('4.0 us', '4.0 us')
+
+What else is in flight on the same links slows the bytes alone: a `Transport` hands them over as a `Demand`
+(`transport.py`), and `ddpsim.network` shares the links.
 """
 
 from __future__ import annotations
@@ -9,7 +53,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, PlanError
+from ddpsim.suboptions import count, value
+from ddpsim.units import format_count
 
 MOST_TRANSFERS = 60_000
 """Single transfers of all collectives of one simulated run that are carried out, so that a command answers in 10 s.
@@ -230,6 +276,96 @@ def parameter_server(ranks: int, hosts: Sequence[int], workers: int | None = Non
 def parameter_server_s(ranks: int, servers: int, size_bytes: float, alpha_s: float, beta: float) -> float:
     """Return 2 alpha + 2 (p-1)/s S beta of servers beside ranks: one hears from every rank but its own."""
     return 2 * alpha_s + 2 * (ranks - 1) / servers * size_bytes * beta
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlaces:
+    """Where servers are: one of `servers`, `nodes` and `beside`, else the last rank is one.
+
+    Attributes:
+        servers: so many of the last ranks, which do not train.
+        nodes: so many of the last nodes, of which no rank trains;
+        each: servers on each of those, one at first.
+        beside: servers on every node beside its trainers, which all train: at its first ranks' places.
+
+    Raises:
+        InputError: two of them, or `each` without `nodes`.
+    """
+
+    servers: int | None = value(count)
+    nodes: int | None = value(count)
+    each: int | None = value(count)
+    beside: int | None = value(count)
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("servers", "nodes", "beside") if getattr(self, name) is not None]
+        if len(given) > 1:
+            what = f"`{given[0]}` and `{given[1]}` are both given"
+            raise InputError(what, place="scheme 'parameter-server'", remedy="say once where they are")
+        if self.each is not None and self.nodes is None:
+            what, remedy = "`each` says nothing without `nodes`", "write e.g. nodes=2,each=4"
+            raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)
+
+    @property
+    def in_the_last_ranks(self) -> bool:
+        """Whether servers are the last ranks and no rank idles."""
+        return self.nodes is None and self.beside is None
+
+    def hosts(self, world_size: int, per_node: int) -> tuple[int, ...]:
+        """Return the ranks that are servers, or whose places servers share."""
+        if self.nodes is not None:
+            firsts = range(world_size - self.nodes * per_node, world_size, per_node)
+            return tuple(first + place for first in firsts for place in range(self.each or 1))
+        if self.beside is not None:
+            return tuple(first + place for first in range(0, world_size, per_node) for place in range(self.beside))
+        return tuple(range(world_size - (self.servers or 1), world_size))
+
+    def trainers(self, world_size: int, per_node: int) -> int:
+        """Return how many ranks train, the first ones."""
+        if self.beside is not None:
+            return world_size
+        return world_size - (self.servers or 1 if self.nodes is None else self.nodes * per_node)
+
+    def check(self, world_size: int, per_node: int, place: str) -> None:
+        """Refuse servers that leave no rank to train, or more on a node than it has ranks.
+
+        Args:
+            place: what names them in errors.
+
+        Raises:
+            PlanError: it says how many there may be.
+        """
+        if self.nodes is not None and self.nodes * per_node >= world_size:
+            nodes = world_size // per_node
+            what = f"{self.nodes} of {nodes} nodes are servers', which leaves them without clients"
+            remedy = (
+                f"give nodes={nodes - 1} at most" if nodes > 1 else "take more nodes, or give servers=N or beside=K"
+            )
+            raise PlanError(what, place=place, remedy=remedy)
+        if (on_one := self.each or self.beside or 0) > per_node:
+            name = "each" if self.each else "beside"
+            what = f"{on_one} servers on a node of {format_count(per_node, 'rank')}"
+            raise PlanError(what, place=place, remedy=f"give {name}={per_node} at most")
+        if self.in_the_last_ranks:
+            check_servers(self.servers or 1, world_size, place)
+
+    def text(self) -> str:
+        """Return it as an algorithm has it: `2`, `nodes=2,each=4`, `beside=1`."""
+        if self.in_the_last_ranks:
+            return str(self.servers or 1)
+        return f"beside={self.beside}" if self.nodes is None else f"nodes={self.nodes},each={self.each or 1}"
+
+
+def check_servers(servers: int, world_size: int, place: str) -> None:
+    """Refuse `servers` that leave no rank to train.
+
+    Raises:
+        PlanError: it says how many there may be.
+    """
+    if servers >= world_size:
+        what = f"{servers} of {world_size} ranks are servers, which leaves them without clients"
+        remedy = f"give servers={max(1, world_size - 1)} at most"
+        raise PlanError(what, place=place, remedy=remedy)
 
 
 def from_root(parents: Sequence[int | None]) -> list[int]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import GPU_BACKENDS
-from ddpsim.collectives.ddp_costs import HOST_COSTS, Costs
 from ddpsim.doubts import collectives
 from ddpsim.doubts.collisions import collisions
 from ddpsim.doubts.devices import far_from_nics
@@ -37,6 +36,7 @@ from ddpsim.doubts.spreads import (
 from ddpsim.jobs.graph_cuts import GraphCuts
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
+from ddpsim.simulation.ddp_costs import HOST_COSTS, Costs
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import (

@@ -6,9 +6,9 @@ import math
 
 from ddpsim.collectives.bands import NINETIETH
 from ddpsim.collectives.constant import GIVEN, Constant
-from ddpsim.collectives.ddp_costs import HOST_COSTS
 from ddpsim.doubts.causes import scale_ends
 from ddpsim.doubts.spreads import BESIDE, COPIES, CUTS, DDP_HOST, DEVICES, DOUBT
+from ddpsim.simulation.ddp_costs import HOST_COSTS
 
 
 def doubt_of(constant: Constant) -> tuple[float | None, float | None]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, cast, get_args
 
 from ddpsim.errors import InputError
-from ddpsim.options.asked import count, parse_options, value
 from ddpsim.options.option import Option, check_at_least_one, check_choices
 from ddpsim.schedules.pipeline import ORDERS, Order
+from ddpsim.suboptions import count, parse_options, value
 from ddpsim.units import parse_size
 
 

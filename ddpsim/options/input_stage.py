@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ddpsim.errors import InputError
-from ddpsim.options.asked import flag, parse_options, value
 from ddpsim.strict import parse_whole_number
+from ddpsim.suboptions import flag, parse_options, value
 from ddpsim.units import parse_bandwidth, parse_size, parse_time
 
 PREFETCH = 2

@@ -9,7 +9,6 @@ from math import gcd
 
 import numpy as np
 
-from ddpsim.collectives.groups import check_layer_groups
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.jobs.simulated import Options
@@ -18,6 +17,7 @@ from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.simulated_run import leave_out_repeated
 from ddpsim.schedules.named import scheme_named
+from ddpsim.simulation.lanes import check_layer_groups
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.graph import Placement
 from ddpsim.units import format_count

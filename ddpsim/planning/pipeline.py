@@ -15,7 +15,6 @@ import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import find_rank_paths, library_of, make_transport
-from ddpsim.collectives.groups import part_of
 from ddpsim.collectives.transport import Connection
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
@@ -25,6 +24,7 @@ from ddpsim.operations import Operation
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.mesh import REPLICA
 from ddpsim.schedules.pipeline import count_most_under_way, count_under_way, weight_versions, works_of
+from ddpsim.simulation.lanes import part_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.files import with_operators

@@ -8,7 +8,6 @@ from statistics import fmean, median
 
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.collectives.execute import find_correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
@@ -17,6 +16,7 @@ from ddpsim.prediction.prediction import AlternativeStep, Prediction
 from ddpsim.prediction.simulated_run import FEW_APART, SimulatedRun, is_settled, leave_out_repeated, shorten_run
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
+from ddpsim.simulation.ddp_costs import remove_overlap_costs
 from ddpsim.simulation.engine import plan_of, trace_of
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress

@@ -9,7 +9,6 @@ from statistics import fmean
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import GPU_BACKENDS
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_advice, paths_taken
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
@@ -20,6 +19,7 @@ from ddpsim.prediction.notes import calibration_notes, codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.engine import Simulated, trace_of
 from ddpsim.tables import ResultTable
 from ddpsim.topology.graph import Cluster, Placement

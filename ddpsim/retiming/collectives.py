@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.collectives.copies import copies_of
-from ddpsim.collectives.lanes import send_s
 from ddpsim.network.fairness import alone_s
 from ddpsim.operations import Operation
 from ddpsim.retiming.dependencies import Moments, RetimedRun, goes_apart, is_in_line, narrow
@@ -18,6 +17,7 @@ from ddpsim.retiming.intervals import Columns, fair_rates, integrate_busy, share
 from ddpsim.retiming.prices import CollectiveTimes, Prices, SentCollective
 from ddpsim.simulation.graph import NodeKind, RankGraph
 from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.lanes import send_s
 
 _MET = 0.02
 """Share of the links that others have from which on it is told by a run what they cost."""
@@ -86,7 +86,8 @@ def _copied_s(run: JobRun, prices: Prices, number: int) -> Columns:
     for job, assumed in zip(prices.jobs, prices.assumed, strict=True):
         if (key := (id(job.placement), assumed.input)) not in known:
             scaled = stage.scale(assumed.input)
-            known[key] = alone_s(*copies_of(job.placement, together, scaled)) if scaled.copy_bytes else 0.0
+            copied = copies_of(job.placement, together, scaled.copy_bytes, scaled.limit_Bps, in_turn=stage.in_turn)
+            known[key] = alone_s(*copied) if scaled.copy_bytes else 0.0
     return np.array(
         [known[id(job.placement), assumed.input] for job, assumed in zip(prices.jobs, prices.assumed, strict=True)]
     )

@@ -17,18 +17,18 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
-from ddpsim.collectives.launched import BUFFERS, Collective
-from ddpsim.collectives.linear import PER, Terms
-from ddpsim.collectives.parameter_servers import ServerLinks
 from ddpsim.collectives.transport import AlgorithmChoice
 from ddpsim.jobs.representatives import LATEST, SimulatedRank
 from ddpsim.operations import Operation
 from ddpsim.retiming.dependencies import is_in_line, numbers_of
 from ddpsim.retiming.intervals import Columns
 from ddpsim.simulation.communication import Assumptions, Communication
+from ddpsim.simulation.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
 from ddpsim.simulation.graph import BUFFERS_PART, Cause, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.launched import BUFFERS, Collective
+from ddpsim.simulation.linear import PER, Terms
+from ddpsim.simulation.parameter_servers import ServerLinks
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.gpus import AchievedGpu

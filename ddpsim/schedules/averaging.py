@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
-from ddpsim.options.asked import count, value
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.outer import OuterStep
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sums import sums
+from ddpsim.suboptions import count, value
 
 NODE = "node"
 """Name of the group of consecutive ranks among which gradients are averaged in each step."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddpsim.errors import InputError
-from ddpsim.options.asked import count, factor, value
+from ddpsim.suboptions import count, factor, value
 
 NORM_BYTES = 4
 """Bytes of a chunk's norm, in fp32."""

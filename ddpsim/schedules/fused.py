@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
-from ddpsim.options.asked import some_bytes, value
 from ddpsim.schedules.points import PointKind, points
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sums import sums
+from ddpsim.suboptions import some_bytes, value
 from ddpsim.units import parse_time
 
 CONTROLLERS = ("mpi", "gloo")

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from ddpsim.collectives.schedules import ServerPlaces
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.options.asked import count, parse_options
 from ddpsim.schedules import schemes, servers
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Make, Runner, Scheme, is_own, load_own_scheme
-from ddpsim.schedules.servers import ServerPlaces, Servers
+from ddpsim.schedules.servers import Servers
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.strict import parse_whole_number
+from ddpsim.suboptions import count, parse_options
 from ddpsim.units import parse_size
 
 if TYPE_CHECKING:

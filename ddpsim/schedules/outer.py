@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.options.asked import factor, value
+from ddpsim.suboptions import factor, value
 
 
 @dataclass(frozen=True, slots=True)

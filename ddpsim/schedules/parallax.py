@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddpsim.collectives.schedules import check_servers
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
-from ddpsim.options.asked import count, value
 from ddpsim.schedules.chunks import parse_share
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import TRAINERS, Schedule, Sharding
-from ddpsim.schedules.servers import SERVERS, STEPS_AT_ONCE, check_servers
+from ddpsim.schedules.servers import SERVERS, STEPS_AT_ONCE
 from ddpsim.schedules.setup import SchemeInputs
+from ddpsim.suboptions import count, value
 
 INDEX_BYTES = 8
 """Of the index of a row, as torch has it in a sparse tensor."""
@@ -50,7 +51,7 @@ def parallax(setup: SchemeInputs, given: Parallax) -> Schedule:
         PlanError: servers that leave no rank to train, no sparse parameter, or micro-batches that send each their
             gradients.
     """
-    check_servers(given.servers, setup.world_size, "parallax")
+    check_servers(given.servers, setup.world_size, "scheme 'parallax'")
     setup.check_sums_are_steps("parallax", STEPS_AT_ONCE)
     sparse = [index for index in range(len(setup.parameters)) if _is_sparse(setup, index, given)]
     if not sparse:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from ddpsim.collectives.schedules import ServerPlaces
 from ddpsim.errors import InputError
 from ddpsim.options.own import can_be_imported, convert_exit, import_object
 from ddpsim.schedules.schedule import Schedule, check
-from ddpsim.schedules.servers import ServerPlaces
 from ddpsim.schedules.setup import SchemeInputs
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Scheme:
         """
         if self.servers is None:
             return world_size
-        self.servers.check(world_size, per_node, self.name.partition(":")[0])
+        self.servers.check(world_size, per_node, f"scheme {self.name.partition(':')[0]!r}")
         return self.servers.trainers(world_size, per_node)
 
     def schedule(self, setup: SchemeInputs) -> Schedule:

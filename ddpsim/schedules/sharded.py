@@ -34,7 +34,6 @@ from typing import Literal
 
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
-from ddpsim.options.asked import count, flag, value
 from ddpsim.schedules.mesh import REPLICA, SHARD
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.offload import HostOffload
@@ -43,6 +42,7 @@ from ddpsim.schedules.precision import Precision, dtype_named
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.units import Wrapped, blocks_of, list_below, units_of
+from ddpsim.suboptions import count, flag, value
 from ddpsim.units import parse_time
 
 Unit = tuple[int, ...]

@@ -10,12 +10,12 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.jobs.stages import pace_of_stage
 from ddpsim.jobs.updates import ForwardWait
 from ddpsim.operations import Operation
 from ddpsim.schedules.pipeline import find_before
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
+from ddpsim.simulation.ddp_costs import KERNELS
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.phases import DeviceTurns, OptimizerBuilder, PreForwardBuilder
 from ddpsim.simulation.rank_builder import RankBuilder

@@ -13,22 +13,9 @@ import simpy
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
-from ddpsim.collectives.contention import (
-    ComputeSlowdown,
-    ConcurrentCollectives,
-    OnBusy,
-    Share,
-    share_of,
-    slow_messages,
-)
 from ddpsim.collectives.copies import CopyDemand, copies_of, peer_demand
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
 from ddpsim.collectives.gloo.groups import adapt_to_group
-from ddpsim.collectives.groups import part_of, share_of_together
-from ddpsim.collectives.lanes import LaneGroup, SharedNetwork, StageLinks, StreamQueue, send_s
-from ddpsim.collectives.launched import BUFFERS, Collective, CollectiveKey
-from ddpsim.collectives.parameter_servers import ServerLinks, Staleness
 from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fairness import alone_s
@@ -38,7 +25,20 @@ from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.copied import runs_in_rings
 from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD
+from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Share, share_of, slow_messages
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.graph import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY, PeerCopy
+from ddpsim.simulation.lanes import (
+    LaneGroup,
+    SharedNetwork,
+    StageLinks,
+    StreamQueue,
+    part_of,
+    send_s,
+    share_of_together,
+)
+from ddpsim.simulation.launched import BUFFERS, Collective, CollectiveKey
+from ddpsim.simulation.parameter_servers import ServerLinks, Staleness
 from ddpsim.simulation.setting import Scheduled
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
@@ -302,7 +302,8 @@ class JobResources:
         if stage.copy_bytes == 0:
             return lambda: network.env.timeout(0.0)
         together = range(self.placement.world_size) if stage.in_turn else ranks
-        return partial(self._copy, network, copies_of(self.placement, together, stage))
+        demand = copies_of(self.placement, together, stage.copy_bytes, stage.limit_Bps, in_turn=stage.in_turn)
+        return partial(self._copy, network, demand)
 
     def copy_between(self, network: Network, ranks: Sequence[int]) -> Callable[[PeerCopy], simpy.Event]:
         """Return what copies between two devices of each of `ranks`, all at once."""

@@ -11,9 +11,7 @@ import simpy
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.contention import UNDISTURBED, Processor
 from ddpsim.collectives.copies import peer_demand
-from ddpsim.collectives.parameter_servers import Staleness
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import join_plans
 from ddpsim.jobs.torch_line import torch_line
@@ -21,8 +19,10 @@ from ddpsim.network.fairness import alone_s
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
+from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import PeerCopy, StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, find_repeated_s, start
+from ddpsim.simulation.parameter_servers import Staleness
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
 from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, resolve, resolve_alone, slot_of
 from ddpsim.simulation.run import GraphRun, Progress, report

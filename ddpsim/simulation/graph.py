@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from ddpsim.collectives.codec_costs import Encoding
-from ddpsim.collectives.launched import Collective
-from ddpsim.collectives.linear import Linear, Terms
 from ddpsim.operations import Operation
+from ddpsim.simulation.codec_costs import Encoding
+from ddpsim.simulation.launched import Collective
+from ddpsim.simulation.linear import Linear, Terms
 
 BUFFERS_PART = "buffers: "
 """Before the names of constants in what broadcasts of buffers take: without communication there are none."""

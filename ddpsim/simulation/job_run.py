@@ -16,10 +16,7 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.contention import OnBusy, Process, Processor, slow_messages
 from ddpsim.collectives.execute import library_of
-from ddpsim.collectives.lanes import SharedNetwork
-from ddpsim.collectives.parameter_servers import ServerConnection
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.simulated import Options
@@ -27,7 +24,10 @@ from ddpsim.network.fluid import Network
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication
+from ddpsim.simulation.contention import OnBusy, Process, Processor, slow_messages
 from ddpsim.simulation.graph import StepGraph
+from ddpsim.simulation.lanes import SharedNetwork
+from ddpsim.simulation.parameter_servers import ServerConnection
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.topology.graph import Placement

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.collectives.launched import BUFFERS
-from ddpsim.collectives.linear import Linear
 from ddpsim.jobs.updates import OptimizerUpdate
 from ddpsim.operations import Operation
 from ddpsim.simulation.graph import BUFFERS_PART, Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
+from ddpsim.simulation.launched import BUFFERS
+from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.setting import Launches, RankConfiguration
 from ddpsim.workload.devices import DevicePart, buffer_devices

@@ -10,10 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Literal
 
-from ddpsim.collectives.ddp_costs import Costs
-from ddpsim.collectives.launched import Collective
-from ddpsim.collectives.linear import Linear
 from ddpsim.operations import Operation
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.graph import (
     ORIGIN,
     Cause,
@@ -26,6 +24,8 @@ from ddpsim.simulation.graph import (
     RankGraph,
     StepGraph,
 )
+from ddpsim.simulation.launched import Collective
+from ddpsim.simulation.linear import Linear
 from ddpsim.workload.layer_messages import LayerMessage
 
 QUEUED = 1024

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from ddpsim.collectives.launched import Collective
 from ddpsim.operations import Operation
 from ddpsim.simulation.graph import (
     BETWEEN_DEVICES,
@@ -21,6 +20,7 @@ from ddpsim.simulation.graph import (
     RankGraph,
     StepGraph,
 )
+from ddpsim.simulation.launched import Collective
 from ddpsim.simulation.run import NodeTimes
 from ddpsim.trace.records import (
     COMPUTE,

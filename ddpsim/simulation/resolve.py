@@ -15,10 +15,7 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.codec_costs import CodecCosts
 from ddpsim.collectives.copies import byte_copy_s
-from ddpsim.collectives.ddp_costs import Costs
-from ddpsim.collectives.groups import check_layer_groups
 from ddpsim.jobs.graph_cuts import split_into_graphs
 from ddpsim.jobs.job_options import NO_INPUT
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
@@ -30,8 +27,11 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
+from ddpsim.simulation.codec_costs import CodecCosts
 from ddpsim.simulation.communication import JobResources, WireFactor
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
+from ddpsim.simulation.lanes import check_layer_groups
 from ddpsim.simulation.scheduling import carry_out, in_stages, schedule_of
 from ddpsim.simulation.setting import RankConfiguration, Scheduled
 from ddpsim.topology.graph import Placement

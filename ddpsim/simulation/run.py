@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import simpy
 
-from ddpsim.collectives.contention import Process, Processor
-from ddpsim.collectives.launched import Collective
 from ddpsim.options.input_stage import Loader
+from ddpsim.simulation.contention import Process, Processor
 from ddpsim.simulation.graph import ORIGIN, NodeKind, PeerCopy, RankGraph, StepGraph, beside_computing
+from ddpsim.simulation.launched import Collective
 
 _NEVER = float("inf")
 

@@ -13,10 +13,7 @@ import numpy as np
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.codec_costs import Encoding
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import make_transport
-from ddpsim.collectives.groups import part_of, share_of_together
 from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.representatives import SimulatedRank
 from ddpsim.jobs.simulated import Options
@@ -45,7 +42,10 @@ from ddpsim.schedules.pipeline import works_of
 from ddpsim.schedules.points import PointKind
 from ddpsim.schedules.schedule import Lane, Schedule, parameters_at
 from ddpsim.schedules.setup import SchemeInputs
+from ddpsim.simulation.codec_costs import Encoding
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.graph import PlannedMessage
+from ddpsim.simulation.lanes import part_of, share_of_together
 from ddpsim.simulation.setting import RankConfiguration, Scheduled, StagedRank
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload

@@ -13,9 +13,6 @@ from statistics import median
 
 from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
 from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
-from ddpsim.collectives.codec_costs import CodecCosts, Encoding
-from ddpsim.collectives.ddp_costs import ENTER_S, KERNELS, Costs
-from ddpsim.collectives.linear import Linear
 from ddpsim.errors import PlanError
 from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.simulated import Options
@@ -26,7 +23,10 @@ from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.pipeline import StageWork
 from ddpsim.schedules.points import Point
 from ddpsim.schedules.schedule import Lane, Schedule, gradient_points, queue_of, queue_of_buckets
+from ddpsim.simulation.codec_costs import CodecCosts, Encoding
+from ddpsim.simulation.ddp_costs import ENTER_S, KERNELS, Costs
 from ddpsim.simulation.graph import ExecutionModel, PlannedMessage
+from ddpsim.simulation.linear import Linear
 from ddpsim.workload import Workload
 from ddpsim.workload.devices import DevicePart, device_numbers, part_shares
 from ddpsim.workload.gpus import AchievedGpu

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.channels import find_channels
-from ddpsim.collectives.ddp_costs import HOST_COSTS
 from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.collectives.nccl import costs
 from ddpsim.collectives.nccl.tuning import ll_max, tree_max
@@ -25,6 +24,7 @@ from ddpsim.prediction.sensitivities import PERCENT, sensitivities_of
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation import job as simulation_job
+from ddpsim.simulation.ddp_costs import HOST_COSTS
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink
 from ddpsim.topology.dump import dump_topology

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation.ddp_costs import remove_overlap_costs
 from studies.command import parser
 from studies.published.gpu_steps import prediction
 from studies.published.gpu_systems import cases, step_s, system_named

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.collectives.execute import make_transport
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation.ddp_costs import remove_overlap_costs
 from ddpsim.simulation.job import Job
 from studies.accuracy.systems import machine
 from studies.published import gpu_systems

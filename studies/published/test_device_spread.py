@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.simulation.ddp_costs import Costs
 from studies.published.device_spread import clocks, rates, spread
 
 

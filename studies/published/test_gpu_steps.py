@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.setting import ADDED
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import Phase

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import doctest
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,6 +36,11 @@ def carried_out_late(schedule: TransferSchedule, values: np.ndarray, seed: int) 
         order.append(int(random.choice([n for n in waiting if done.issuperset(schedule.transfers[n].after)])))
         waiting.remove(order[-1])
     return carried_out(schedule, values, order)
+
+
+def test_a_collective_by_hand_takes_what_its_page_says():
+    failed, tried = doctest.testmod(schedules)
+    assert (failed, tried > 0) == (0, True)
 
 
 def random_tree(size: int, seed: int) -> list[int | None]:

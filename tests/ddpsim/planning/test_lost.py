@@ -8,11 +8,11 @@ from itertools import product
 import pytest
 
 from ddpsim import Calibration, Options, Prediction, load_topology
-from ddpsim.collectives.ddp_costs import HOST_COSTS
 from ddpsim.planning.bound import bound_of, describe_bound
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.ddp_costs import HOST_COSTS
 from ddpsim.simulation.job import Job
 from ddpsim.topology.link_rates import with_link_rate
 from tests.profile import LARGE

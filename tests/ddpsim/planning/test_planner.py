@@ -7,12 +7,12 @@ from ddpsim import Calibration, Options, load_topology, load_workload, plan, swe
 from ddpsim.bucketing import BucketCaps, unused_plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.cli.plan_text import text
-from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.planning import best_buckets
 from ddpsim.planning.best_buckets import TELLING, TriedBuckets, pipeline_plan
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.worth import WORTH_IT, arguments_of, format_gain
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.ddp_costs import remove_overlap_costs
 from ddpsim.simulation.job import Job
 from tests.ddpsim.simulation.builders import workload
 

@@ -1,9 +1,9 @@
 import pytest
 
 from ddpsim import BucketCaps, Options, load_topology, load_workload
-from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.planning.savings import WHERE, savings
 from ddpsim.prediction.predict import predict
+from ddpsim.simulation.ddp_costs import remove_overlap_costs
 from ddpsim.simulation.job import Job
 
 

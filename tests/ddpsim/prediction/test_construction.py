@@ -8,9 +8,9 @@ import pytest
 
 from ddpsim import Options, load_topology
 from ddpsim.bucketing import Parameter
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.operations import Operation
 from ddpsim.prediction.construction import construct, messages_of
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.resolve import resolve
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.simulation.builders import workload

@@ -255,7 +255,7 @@ def test_ends_are_finite_where_the_run_itself_does_not_settle() -> None:
 def test_what_is_told_of_one_assumption_does_not_hang_on_the_others() -> None:
     ran = run_job(load_workload("vgg16@v100-fp32-b32"), load_topology("dgx-1v").place(2), Options())
     each = [found for end in ENDS for found in periods_s(ran, ran.extent, [end])]
-    assert periods_s(ran, ran.extent, ENDS) == each
+    assert periods_s(ran, ran.extent, ENDS) == [None if s is None else pytest.approx(s, rel=1e-12) for s in each]
 
 
 def test_messages_that_are_ordered_by_when_gradients_are_ready_are_told_from_another_graph() -> None:

@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.bucketing import Parameter
-from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.collectives.schedules import ServerPlaces
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import TRAINERS
-from ddpsim.schedules.servers import SERVERS, ServerPlaces
+from ddpsim.schedules.servers import SERVERS
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import workload
 from tests.ddpsim.simulation.test_servers import ONE, byte_s, flat

@@ -6,9 +6,9 @@ import numpy as np
 import simpy
 
 from ddpsim.bucketing import Parameter
-from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.operations import Operation
+from ddpsim.simulation.ddp_costs import remove_overlap_costs
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise

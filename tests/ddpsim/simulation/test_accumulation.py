@@ -8,9 +8,9 @@ from statistics import fmean
 import pytest
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.setting import ADDED
 from ddpsim.topology.spec import load_topology

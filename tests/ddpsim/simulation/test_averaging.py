@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import schemes_named
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.job import Job
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology

@@ -9,10 +9,10 @@ import pytest
 
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import message_document
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.engine import Simulated
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise

@@ -8,12 +8,12 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.codec_costs import CodecCosts
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.compression import scheme
 from ddpsim.operations import Operation
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.codec_costs import CodecCosts
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.gpus import gpu_of

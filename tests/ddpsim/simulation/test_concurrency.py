@@ -9,12 +9,12 @@ import pytest
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.contention import ConcurrentCollectives
-from ddpsim.collectives.ddp_costs import Costs
-from ddpsim.collectives.launched import BUFFERS, Collective
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.simulation import simulate
+from ddpsim.simulation.contention import ConcurrentCollectives
+from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.launched import BUFFERS, Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import workload

@@ -11,14 +11,14 @@ from ddpsim.bucketing.caps import BucketCaps
 from ddpsim.cli.predict import format_hidden_cost
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
-from ddpsim.collectives.contention import UNKNOWN_GPU, ComputeSlowdown, Share, share_of
-from ddpsim.collectives.ddp_costs import Costs, remove_overlap_costs
 from ddpsim.collectives.execute import make_transport
-from ddpsim.collectives.launched import Collective
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, Share, share_of
+from ddpsim.simulation.ddp_costs import Costs, remove_overlap_costs
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.launched import Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.contention import UNDISTURBED, Processor
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.launched import Collective
 from ddpsim.operations import Operation
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.contention import UNDISTURBED, Processor
+from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.launched import Collective
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Buffer
 from tests.ddpsim.simulation.builders import period, place, wire_s, workload

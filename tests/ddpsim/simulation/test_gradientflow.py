@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.bucketing import BucketCaps, Parameter
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import PlanError
 from ddpsim.prediction.predict import predict
@@ -16,6 +15,7 @@ from ddpsim.schedules.gradientflow import gradientflow
 from ddpsim.schedules.schedule import check
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise

@@ -3,10 +3,10 @@
 import pytest
 import simpy
 
-from ddpsim.collectives.contention import UNDISTURBED, ComputeSlowdown, Processor, Share
-from ddpsim.collectives.launched import Collective
 from ddpsim.operations import Operation
+from ddpsim.simulation.contention import UNDISTURBED, ComputeSlowdown, Processor, Share
 from ddpsim.simulation.graph import NodeKind, RankGraph, StepGraph
+from ddpsim.simulation.launched import Collective
 from ddpsim.simulation.run import GraphRun
 
 

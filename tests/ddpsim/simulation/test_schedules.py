@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
@@ -18,6 +17,7 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import naive
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.topology.placement import Placement
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.metrics import summarise

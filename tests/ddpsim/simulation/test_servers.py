@@ -11,19 +11,18 @@ import simpy
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
-from ddpsim.collectives.contention import slow_messages
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths
-from ddpsim.collectives.launched import Collective
-from ddpsim.collectives.parameter_servers import ServerConnection, ServerLinks
-from ddpsim.collectives.schedules import parameter_server
+from ddpsim.collectives.schedules import ServerPlaces, parameter_server
 from ddpsim.errors import InputError, PlanError, TopologyError
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.servers import ServerPlaces
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.contention import slow_messages
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.launched import Collective
+from ddpsim.simulation.parameter_servers import ServerConnection, ServerLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.metrics import summarise
@@ -270,7 +269,7 @@ def test_beside_trainers_a_server_takes_what_a_node_of_its_own_cannot() -> None:
     [
         ("nodes=2", "2 of 2 nodes are servers', which leaves them without clients; give nodes=1 at most"),
         ("nodes=1,each=9", "9 servers on a node of 8 ranks; give each=8 at most"),
-        ("beside=9", "9 servers on a node of 8 ranks; give beside=8 at most"),
+        ("beside=9", "scheme 'parameter-server': 9 servers on a node of 8 ranks; give beside=8 at most"),
         ("servers=16", "without clients; give servers=15 at most"),
         ("each=2", "`each` says nothing without `nodes`"),
         ("servers=2,nodes=1", "scheme 'parameter-server': `servers` and `nodes` are both given"),

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.errors import InputError
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.topology.spec import parse_topology
 from tests.ddpsim.simulation.builders import workload
 

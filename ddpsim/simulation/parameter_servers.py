@@ -8,14 +8,14 @@ from typing import Any
 
 import simpy
 
-from ddpsim.collectives.lanes import StreamQueue
-from ddpsim.collectives.launched import Collective
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scale_demand
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
 from ddpsim.schedules.servers import count_sendable
+from ddpsim.simulation.lanes import StreamQueue
+from ddpsim.simulation.launched import Collective
 
 Bucket = tuple[int, ...]
 """Registration indices of what is pushed and pulled together."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.bucketing import Bucket, Parameter
-from ddpsim.collectives.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, Costs
-from ddpsim.collectives.linear import Linear, Rate
 from ddpsim.compression import CompressionScheme, Roofline
+from ddpsim.simulation.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, Costs
+from ddpsim.simulation.linear import Linear, Rate
 from ddpsim.workload.gpus import AchievedGpu
 
 

@@ -1,9 +1,9 @@
 import pytest
 import simpy
 
-from ddpsim.collectives.contention import UNDISTURBED, ComputeSlowdown, Processor, Share
-from ddpsim.collectives.launched import Collective
 from ddpsim.operations import Operation
+from ddpsim.simulation.contention import UNDISTURBED, ComputeSlowdown, Processor, Share
+from ddpsim.simulation.launched import Collective
 
 
 def one(size_bytes=1):

@@ -6,9 +6,9 @@ import pytest
 
 from ddpsim import Calibration, load_calibration
 from ddpsim.collectives.calibration import PRIORS
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.errors import CalibrationError
 from ddpsim.files import json_text
+from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload
 

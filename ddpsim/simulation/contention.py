@@ -22,11 +22,11 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from ddpsim.collectives.ddp_costs import Costs
-from ddpsim.collectives.launched import Collective
 from ddpsim.collectives.transport import Transport
 from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.operations import Operation
+from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.launched import Collective
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
 UNKNOWN_GPU = "A100"
