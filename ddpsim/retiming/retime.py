@@ -187,6 +187,7 @@ class _Retiming:
         more_s, told, columns = np.zeros(self._columns), np.ones(self._columns, dtype=bool), np.arange(self._columns)
         done = np.zeros(self._columns, dtype=bool)
         now = self._pass()
+        told[:] = self._is_faithful(now)
         found, moved = self._effects(now), np.zeros(self._columns)
         more_s[:] = found
         for _ in range(self._passes):
@@ -214,19 +215,19 @@ class _Retiming:
                 self._leave_out_but(left)
                 narrow(now, ("end", "begin", "wire"), left)
                 columns, found, moved = columns[left], found[left], moved[left]
-        open_ = ~done[columns]
-        told[columns[open_]] &= self._is_as_seen(now)[open_]
-        self._mark_unmoved(now, columns, open_, more_s, told)
+        self._mark_unmoved(now, columns, ~done[columns], more_s, told)
         return more_s, told & ~self._find_changed_columns()
 
     def _is_as_seen(self, now: Moments) -> NDArray[np.bool_]:
         """Return in which columns collectives meet others as in the run; in none where its own period is missed."""
-        faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
-        if self._messages is None or not faithful:
-            return np.full(self._columns, faithful)
+        if self._messages is None or not self._is_faithful(now):
+            return np.full(self._columns, self._is_faithful(now))
         most = MET_OTHERS_APART if goes_apart(self._run) else MET_OTHERS
         meets: NDArray[np.bool_] = self._messages.measure_changed_overlap() <= most
         return meets
+
+    def _is_faithful(self, now: Moments) -> bool:
+        return bool(abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s)
 
     def _mark_unmoved(
         self,
