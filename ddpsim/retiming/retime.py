@@ -184,10 +184,9 @@ class _Retiming:
         A column is told by the pass in which it settles, so that it does not hang on what else is asked for; the run's
         own goes on to the last. Columns that have settled are left out of further passes.
         """
-        more_s, told, columns = np.zeros(self._columns), np.ones(self._columns, dtype=bool), np.arange(self._columns)
-        done = np.zeros(self._columns, dtype=bool)
+        more_s, columns, done = np.zeros(self._columns), np.arange(self._columns), np.zeros(self._columns, dtype=bool)
         now = self._pass()
-        told[:] = self._is_faithful(now)
+        told = self._is_as_seen(now)
         found, moved = self._effects(now), np.zeros(self._columns)
         more_s[:] = found
         for _ in range(self._passes):
@@ -203,10 +202,10 @@ class _Retiming:
             enough = np.maximum(SETTLED * self.simulated_s, SETTLED_EFFECT * np.abs(found))
             near = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - found) <= enough)
             settled = ((np.abs(moved) <= enough) | near) & (swings <= MOST_SWINGS * self.simulated_s)
-            open_ = ~done[columns] | (columns == 0)
-            told[columns[open_]] = (settled & self._is_as_seen(now))[open_]
-            more_s[columns[open_]] = np.where(np.isfinite(limit), limit, found)[open_]
-            self._mark_unmoved(now, columns, open_ & settled, more_s, told)
+            unsettled = ~done[columns] | (columns == 0)
+            told[columns[unsettled]] = (settled & self._is_as_seen(now))[unsettled]
+            more_s[columns[unsettled]] = np.where(np.isfinite(limit), limit, found)[unsettled]
+            self._mark_unmoved(now, columns, unsettled & settled, more_s, told)
             done[columns] |= settled
             if done.all():
                 break
@@ -220,14 +219,12 @@ class _Retiming:
 
     def _is_as_seen(self, now: Moments) -> NDArray[np.bool_]:
         """Return in which columns collectives meet others as in the run; in none where its own period is missed."""
-        if self._messages is None or not self._is_faithful(now):
-            return np.full(self._columns, self._is_faithful(now))
+        faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
+        if self._messages is None or not faithful:
+            return np.full(self._columns, faithful)
         most = MET_OTHERS_APART if goes_apart(self._run) else MET_OTHERS
         meets: NDArray[np.bool_] = self._messages.measure_changed_overlap() <= most
         return meets
-
-    def _is_faithful(self, now: Moments) -> bool:
-        return bool(abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s)
 
     def _mark_unmoved(
         self,
