@@ -91,7 +91,9 @@ def test_tables_of_a_prediction_and_a_validation_have_all_writers(prediction: Pr
 
 
 def test_a_name_is_shown_as_it_is(prediction: Prediction) -> None:
-    named = replace(prediction, workload=replace(WORKLOAD, name="<script>alert(1)</script>"))
+    named = replace(
+        prediction, run=replace(prediction.run, workload=replace(WORKLOAD, name="<script>alert(1)</script>"))
+    )
     root = pages.parse(named._repr_html_())
     assert not root.all("script")
     assert "<script>" in root.text

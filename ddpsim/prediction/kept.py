@@ -9,7 +9,6 @@ from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 from ddpsim.bucketing.assign import Bucket
 from ddpsim.bucketing.caps import TorchCall
 from ddpsim.doubts.doubt import Ends
-from ddpsim.prediction.predict import build_prediction
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.job import Job
@@ -80,10 +79,6 @@ def restore_prediction(kept: KeptPrediction, job: Job) -> Prediction:
     parameters, asked = job.workload.parameters, kept.asked_plan
     options = replace(job.options, caps=kept.caps, plan=None if asked is None else asked.restore(parameters))
     run = SimulatedRun.of(replace(job, options=options))
-    return replace(
-        build_prediction(run, kept.summary, kept.plan.restore(parameters), kept.local_s),
-        low_s=kept.low_s,
-        high_s=kept.high_s,
-        ends=kept.ends,
-        hidden_comm_cost_s=kept.hidden_comm_cost_s,
-    )
+    plan = kept.plan.restore(parameters)
+    found = Prediction(run, kept.summary, plan, kept.local_s, kept.low_s, kept.high_s, kept.ends)
+    return replace(found, hidden_comm_cost_s=kept.hidden_comm_cost_s)

@@ -8,7 +8,6 @@ from statistics import fmean, median
 
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import find_correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends
@@ -47,10 +46,10 @@ def predict(
         InputError: as `simulate` and `Topology.place`.
     """
     run = SimulatedRun.of(job)
-    ran = run.short(progress)
+    run.short(progress)
     if local_s is None:
         local_s = local_period_s(run.workload, run.options, progress, job.calibration, run.placement)
-    prediction = build_prediction(run, summarise(trace_of(ran)), plan_of(ran), local_s)
+    prediction = _predict_run(run, local_s)
     return with_band(prediction, progress) if band else prediction
 
 
@@ -58,36 +57,14 @@ def predict_buckets(
     prediction: Prediction, caps: BucketCaps, plan: BucketPlan | None = None, progress: Progress | None = None
 ) -> Prediction:
     """Predict the same job with other buckets; what does not rest on these is not found anew."""
-    run = prediction.run.with_buckets(caps, plan)
+    return with_band(_predict_run(prediction.run.with_buckets(caps, plan), prediction.local_s, progress), progress)
+
+
+def _predict_run(run: SimulatedRun, local_s: float, progress: Progress | None = None) -> Prediction:
+    """Return the prediction of a run, its band that of its iterations."""
     ran = run.short(progress)
-    return with_band(build_prediction(run, summarise(trace_of(ran)), plan_of(ran), prediction.local_s), progress)
-
-
-def build_prediction(run: SimulatedRun, summary: Summary, plan: BucketPlan, local_s: float) -> Prediction:
-    """Return the prediction of a run whose summary and last buckets are known, its band that of its iterations."""
-    workload, placement, options, calibration = run.workload, run.placement, run.options, run.calibration
-    curve, measured = None, set[str]()
-    if calibration is not None:
-        known, own = calibration.constants, f"{calibration.backend}.ddp."
-        measured = {name.removeprefix(own) for name, each in known.items() if each.fitted and name.startswith(own)}
-    if calibration is not None and placement.world_size > 1:
-        curve = find_correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
-    return Prediction(
-        workload=workload,
-        placement=placement,
-        options=options,
-        summary=summary,
-        local_s=local_s,
-        low_s=summary.iteration_low_s,
-        high_s=summary.iteration_high_s,
-        plan=plan,
-        run=run,
-        calibrated=calibration is not None and calibration.measured,
-        copies_measured="copy_Bps" in measured,
-        hidden_comm_known={"compute_slowdown", "communication_slowdown"} <= measured,
-        correcting_rows=0 if curve is None else len(curve.points),
-        calibration=calibration,
-    )
+    summary = summarise(trace_of(ran))
+    return Prediction(run, summary, plan_of(ran), local_s, summary.iteration_low_s, summary.iteration_high_s)
 
 
 def with_band(prediction: Prediction, progress: Progress | None = None) -> Prediction:
@@ -195,7 +172,7 @@ def without_beside(prediction: Prediction) -> Prediction:
     run, other = prediction.run, prediction.options.beside
     idle = None if other is None else replace(other, idle=True)
     alone = SimulatedRun(run.workload, run.placement, replace(run.options, beside=idle), run.calibration)
-    return build_prediction(alone, summarise(trace_of(alone.short())), prediction.plan, prediction.local_s)
+    return replace(_predict_run(alone, prediction.local_s), plan=prediction.plan)
 
 
 def _assume_undisturbed(prediction: Prediction) -> list[Assumptions]:

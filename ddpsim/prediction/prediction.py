@@ -9,6 +9,7 @@ from statistics import fmean
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import GPU_BACKENDS
+from ddpsim.collectives.execute import find_correcting_curve
 from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_advice, paths_taken
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
@@ -54,39 +55,25 @@ class Prediction:
     """What `predict` returns.
 
     Attributes:
-        placement: the ranks that take part, and where.
+        run: the simulation whose iterations are summarised.
         summary: iteration latency and its breakdown.
+        plan: the buckets used.
         local_s: the period of one rank without DDP.
         low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, joined with what each doubt
             changes.
-        plan: the buckets used.
-        run: the simulation whose trace is summarised.
-        calibrated: whether measured constants took the place of priors.
-        correcting_rows: measured rows of exactly this machine and rank count, by which its collectives are corrected.
-        copies_measured: whether its calibration has the rate of copies into buckets.
         ends: the iteration at the two ends of each doubt; empty until `with_band`.
-        calibration: it was made with; None is the priors.
         hidden_comm_cost_s: what computing and communicating at once costs the iteration beyond each by itself; it is
             in the parts already. None until `with_band`.
-        hidden_comm_known: whether its calibration has how they slow each other, rather than priors.
     """
 
-    workload: Workload
-    placement: Placement
-    options: Options
+    run: SimulatedRun = field(repr=False)
     summary: Summary
+    plan: BucketPlan
     local_s: float
     low_s: float
     high_s: float
-    plan: BucketPlan
-    run: SimulatedRun = field(compare=False, repr=False)
-    calibrated: bool
-    correcting_rows: int = 0
-    copies_measured: bool = False
     ends: tuple[Ends, ...] = field(default=(), compare=False)
-    calibration: Calibration | None = field(default=None, compare=False, repr=False)
     hidden_comm_cost_s: float | None = field(default=None, compare=False)
-    hidden_comm_known: bool = False
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"
@@ -140,6 +127,41 @@ class Prediction:
     def critical_path(self) -> CriticalPath:
         """What an iteration waits for."""
         return CriticalPath.of(trace_of(self.run.short(), path=True), self.iteration_s)
+
+    @property
+    def workload(self) -> Workload:
+        """One rank's iteration, as the machine's nodes replay it."""
+        return self.run.workload
+
+    @property
+    def placement(self) -> Placement:
+        """The ranks that take part, and where."""
+        return self.run.placement
+
+    @property
+    def options(self) -> Options:
+        """Of the job, with the backend in force."""
+        return self.run.options
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The constants it was made with; None is the priors."""
+        return self.run.calibration
+
+    @property
+    def correcting_rows(self) -> int:
+        """Measured rows of exactly this machine and rank count, by which its collectives are corrected."""
+        if self.calibration is None or self.placement.world_size == 1:
+            return 0
+        backend = self.options.backend_for(self.workload)
+        curve = find_correcting_curve(self.placement, backend, self.calibration, self.options.algorithm)
+        return 0 if curve is None else len(curve.points)
+
+    def are_measured(self, *names: str) -> bool:
+        """Whether its calibration has these of DDP's own constants from a measurement, rather than priors."""
+        known = {} if self.calibration is None else self.calibration.constants
+        own = [f"{self.options.backend_for(self.workload)}.ddp.{name}" for name in names]
+        return all(name in known and known[name].fitted for name in own)
 
     @property
     def topology(self) -> Cluster:
@@ -238,10 +260,15 @@ class Prediction:
         return any(device != "cpu" for device in self.other_devices)
 
     @property
+    def hidden_comm_known(self) -> bool:
+        """Whether its calibration has how computing and communicating slow each other, rather than priors."""
+        return self.are_measured("compute_slowdown", "communication_slowdown")
+
+    @property
     def assumed(self) -> dict[str, float]:
         """The constants that stand for figures of a GPU that nobody gave."""
         unknown = gpu_of(self.workload.gpu, self.workload.provenance) is None and not self.workload.one_clock
-        if not unknown or self.copies_measured or self.placement.world_size == 1:
+        if not unknown or self.are_measured("copy_Bps") or self.placement.world_size == 1:
             return {}
         backend = self.options.backend_for(self.workload)
         return {f"{backend}.ddp.copy_Bps": Costs.of(backend, None).copy_Bps}
@@ -406,7 +433,7 @@ class Prediction:
                 "seed": self.options.seed,
                 "topology_fingerprint": self.topology.fingerprint(),
                 "workload_estimated": self.workload.estimated,
-                "calibrated": self.calibrated,
+                "calibrated": self.calibration is not None and self.calibration.measured,
                 "correcting_rows": self.correcting_rows,
                 "hidden_comm_known": self.hidden_comm_known,
                 "fidelity": self.options.fidelity,

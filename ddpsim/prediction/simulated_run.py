@@ -56,7 +56,7 @@ _ALIKE = 1e-3
 that are not."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class SimulatedRun:
     """The runs of a job: a short one that tells the period, and a whole one where its trace is asked for.
 
@@ -72,13 +72,13 @@ class SimulatedRun:
     workload: Workload
     placement: Placement
     options: Options
-    calibration: Calibration | None = None
-    _trace: Simulated | None = field(init=False, default=None)
-    _ran: JobRun | None = field(init=False, default=None)
-    _order: Dependencies | None = field(init=False, default=None)
-    _batches: tuple[int, ...] | None = field(init=False, default=None)
-    _like: SimulatedRun | None = field(init=False, default=None)
-    _periods: dict[tuple[tuple[int, ...], ...], float] = field(init=False, default_factory=dict)
+    calibration: Calibration | None = field(default=None, compare=False)
+    _trace: Simulated | None = field(init=False, compare=False, default=None)
+    _ran: JobRun | None = field(init=False, compare=False, default=None)
+    _order: Dependencies | None = field(init=False, compare=False, default=None)
+    _batches: tuple[int, ...] | None = field(init=False, compare=False, default=None)
+    _like: SimulatedRun | None = field(init=False, compare=False, default=None)
+    _periods: dict[tuple[tuple[int, ...], ...], float] = field(init=False, compare=False, default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<SimulatedRun: {self.workload.name}, {self.placement!r}>"

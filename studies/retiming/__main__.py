@@ -83,7 +83,7 @@ def ends_of(job: Job) -> tuple[Cost, list[Told]]:
     doubts = doubts_of(prediction.workload, prediction.placement, options, None, sizes)
     named = [(doubt.name, end) for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]
     fidelity = "flow" if options.fidelity == "steps" else options.fidelity
-    flows = replace(prediction, options=replace(options, fidelity=fidelity))
+    flows = replace(prediction, run=replace(prediction.run, options=replace(options, fidelity=fidelity)))
     now_s = predict.with_assumptions(flows, Assumptions()).iteration_s
     retimed = prediction.run.retime([end for _, end in named])
     told = []

@@ -35,10 +35,14 @@ def spied() -> Iterator[list[tuple[int, str]]]:
         yield seen
 
 
-def in_order(seen: list[tuple[int, str]]) -> list[str]:
-    """Return the messages as they were sent, by one thread; sorted where threads sent at once."""
+def in_order(seen: list[tuple[int, str]], *, fixed: bool) -> list[str]:
+    """Return the messages as they were sent, by one thread; sorted where threads sent at once.
+
+    Args:
+        fixed: whether the queue fixes their order; PowerSGD sends its second half when the first has ended.
+    """
     said = [each for _, each in seen]
-    return said if len({thread for thread, _ in seen}) == 1 else sorted(said)
+    return said if fixed and len({thread for thread, _ in seen}) == 1 else sorted(said)
 
 
 def _tensors(given: Any) -> Iterator[torch.Tensor]:

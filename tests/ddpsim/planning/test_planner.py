@@ -65,7 +65,9 @@ def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, se
 
     def taking(options):
         iteration_s = seconds_of(options.caps, options.plan)
-        return replace(model, options=options, summary=replace(model.summary, iteration_s=iteration_s))
+        return replace(
+            model, run=replace(model.run, options=options), summary=replace(model.summary, iteration_s=iteration_s)
+        )
 
     def tried(run, caps, plan=None, **kept):
         return TriedBuckets(caps, plan, model.plan, seconds_of(caps, plan))
@@ -120,7 +122,7 @@ def test_where_torch_never_rebuilds_the_line_to_paste_says_so_and_gives_the_plan
 
 def test_the_pipeline_plan_is_of_the_algorithm_asked_for():
     default = predict(Job(load_workload("resnet50@v100-fp32-b32"), load_topology("dgx-1v"), nodes=4))
-    forced = replace(default, options=replace(default.options, algorithm="gather-broadcast"))
+    forced = replace(default, run=replace(default.run, options=replace(default.options, algorithm="gather-broadcast")))
     assert pipeline_plan(forced).groups() != pipeline_plan(default).groups()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,16 @@ def test_a_recalled_prediction_is_the_one_that_was_kept(case: str) -> None:
     assert efficiency_of(recalled_) == efficiency_of(found)
     assert gain_band(recalled_, found) == gain_band(found, found)
     assert recalled_.trace == found.trace
+
+
+@pytest.mark.parametrize("case", ["default", "rebuilt orders"])
+def test_a_prediction_is_pickled_without_its_runs(case: str) -> None:
+    found = predict(job_of(CASES[case]))
+    size = len(pickle.dumps(found))
+    trace = found.trace
+    assert len(pickle.dumps(found)) == size
+    again = pickle.loads(pickle.dumps(found))
+    assert (again, again.ends, again.document(), again.trace) == (found, found.ends, found.document(), trace)
 
 
 def test_a_plan_that_was_asked_for_is_kept() -> None:
