@@ -354,7 +354,7 @@ def format_hidden_cost(prediction: Prediction) -> list[str]:
     from ddpsim.units import format_time
 
     share = f"{cost_s / prediction.iteration_s:.1%}".replace("%", " %")
-    prior = "" if prediction.hidden_comm_known else " (assumed, not measured)"
+    prior = "" if prediction.are_measured("compute_slowdown", "communication_slowdown") else " (assumed, not measured)"
     cost = format_time(prediction.options.accumulate * cost_s)
     return [f"of it {cost} ({share}) is slowdown from communicating while computing{prior}"]
 

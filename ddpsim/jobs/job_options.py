@@ -36,10 +36,6 @@ NO_INPUT, RECORDED_INPUT = "none", "recorded"
 """Values of `input_stage` that are no text of one."""
 
 
-def _keep_text(text: str, name: str) -> str:
-    return text
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class JobOptions:
     """What a user asks of one training run, simulated or real.
@@ -159,7 +155,7 @@ class JobOptions:
         Option(
             "With `order`: which arrivals a rank expects; package.module:Class is anybody's own.",
             "last|mean|exponential|branch|context",
-            parse=_keep_text,
+            parse=lambda text, name: text,
             text="last",
         ),
         Section.BUCKETS,

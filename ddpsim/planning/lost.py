@@ -59,7 +59,7 @@ def _assume(prediction: Prediction, calibration: Calibration | None, without: Co
         calibration = remove_overlap_costs(backend, calibration)
     return Assumptions(
         _free_host(backend, calibration) if "host" in without else calibration,
-        wire_factor=_no_time if codec else None,
+        wire_factor=(lambda size_bytes: _NO_TIME) if codec else None,
         compute=_NO_TIME / options.scale_compute if "computation" in without else 1.0,
         host=_NO_TIME / options.scale_host if "host" in without else 1.0,
         silent=silent and not codec,
@@ -74,7 +74,3 @@ def _free_host(backend: str, calibration: Calibration | None) -> Calibration:
     known = given.constants.keys()
     names = [name for each in HOST_COSTS if (name := f"{backend}.ddp.{each}") in known]
     return given.with_values(dict.fromkeys(names, 0.0), source="a host that takes no time")
-
-
-def _no_time(size_bytes: int) -> float:
-    return _NO_TIME

@@ -20,7 +20,7 @@ from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import NodeKind, StepGraph
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.resolve import ResolvedJob
-from ddpsim.simulation.run import GraphRun, NodeTimes
+from ddpsim.simulation.run import GraphRun
 from ddpsim.simulation.setting import RankConfiguration, Scheduled
 from ddpsim.workload import Workload
 
@@ -99,14 +99,10 @@ def construct(job: ResolvedJob) -> Construction:
         run.add(rank, [Processor(env, UNDISTURBED, lambda busy: None)])
     times = run.run()
     done = [
-        _finish_message(message, [of_rank[place] for of_rank in ends], times) for place, message in enumerate(planned)
+        replace(message, finished_s=max(times.end[of_rank[place]] for of_rank in ends))
+        for place, message in enumerate(planned)
     ]
     return Construction(max(times.end[rank.last] for rank in graph.ranks), tuple(done))
-
-
-def _finish_message(message: ConstructionMessage, nodes: list[int], times: NodeTimes) -> ConstructionMessage:
-    last_s = max(times.end[node] for node in nodes)
-    return replace(message, finished_s=last_s)
 
 
 class _Constructor:

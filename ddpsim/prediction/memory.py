@@ -103,7 +103,9 @@ class Memory:
         parameters = _shard(held, sharding.parameters)
         kind = workload.optimizer_kind or "momentum"
         updated = [_MASTER_BYTES * p.numel if sharding.master else p.size_bytes for p in chosen]
-        tensors = _states(kind) + (1 if sharding.master else 0)
+        # An optimizer keeps so many tensors of a parameter's size; an unknown one as many as Adam.
+        names = (name.partition("+")[0].partition("-")[0] for name in kind.split(","))
+        tensors = max(STATES.get(name, 2) for name in names) + (1 if sharding.master else 0)
         served = schedule is not None and schedule.update == "elsewhere"
         state = 0 if served else _shard(tensors * sum(updated), sharding.optimizer)
         temporary = 0 if served else _shard(_temporary_bytes(kind, updated), sharding.optimizer)
@@ -243,12 +245,6 @@ def capacity_bytes(workload: Workload, models: Sequence[str]) -> float | None:
 def _shard(size_bytes: int, ranks: float) -> int:
     """Return what one of `ranks` has of what they share."""
     return math.ceil(size_bytes / ranks) if ranks % 1 else -(-size_bytes // int(ranks))
-
-
-def _states(kind: str) -> int:
-    """Return how many tensors a parameter's size an optimizer keeps; of an unknown one as many as Adam."""
-    names = (name.partition("+")[0].partition("-")[0] for name in kind.split(","))
-    return max(STATES.get(name, 2) for name in names)
 
 
 def _temporary_bytes(kind: str, sizes: Sequence[int]) -> int:

@@ -76,7 +76,11 @@ def with_band(prediction: Prediction, progress: Progress | None = None) -> Predi
     """
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
     doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, prediction.calibration, sizes)
-    free = _assume_undisturbed(prediction)
+    free = list[Assumptions]()
+    if prediction.placement.world_size > 1 and prediction.options.comm == "real":
+        # Computing and communicating do not disturb each other.
+        backend = prediction.options.backend_for(prediction.workload)
+        free = [Assumptions(remove_overlap_costs(backend, prediction.calibration))]
     assumed = [end for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]
     told = iter(periods_under(prediction, [*assumed, *free], progress))
 
@@ -173,14 +177,6 @@ def without_beside(prediction: Prediction) -> Prediction:
     idle = None if other is None else replace(other, idle=True)
     alone = SimulatedRun(run.workload, run.placement, replace(run.options, beside=idle), run.calibration)
     return replace(_predict_run(alone, prediction.local_s), plan=prediction.plan)
-
-
-def _assume_undisturbed(prediction: Prediction) -> list[Assumptions]:
-    """Return the assumption that computing and communicating do not disturb each other; none where nobody does."""
-    if prediction.placement.world_size == 1 or prediction.options.comm != "real":
-        return []
-    backend = prediction.options.backend_for(prediction.workload)
-    return [Assumptions(remove_overlap_costs(backend, prediction.calibration))]
 
 
 def gain_band(default: Prediction, other: Prediction, *, times: float = 1.0) -> tuple[float, float]:

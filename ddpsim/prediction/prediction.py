@@ -260,11 +260,6 @@ class Prediction:
         return any(device != "cpu" for device in self.other_devices)
 
     @property
-    def hidden_comm_known(self) -> bool:
-        """Whether its calibration has how computing and communicating slow each other, rather than priors."""
-        return self.are_measured("compute_slowdown", "communication_slowdown")
-
-    @property
     def assumed(self) -> dict[str, float]:
         """The constants that stand for figures of a GPU that nobody gave."""
         unknown = gpu_of(self.workload.gpu, self.workload.provenance) is None and not self.workload.one_clock
@@ -301,6 +296,7 @@ class Prediction:
     @property
     def notes(self) -> tuple[str, ...]:
         """What its figures do not say, a sentence each."""
+        schedule = self.run.schedule()
         noted = pace_notes(
             self.workload,
             self.placement,
@@ -308,16 +304,11 @@ class Prediction:
             self.memory,
             other_devices=self.other_devices,
             assumed=self.assumed,
-            sharded=self._shards_gradients,
+            sharded=schedule is not None and max(schedule.sharding.gradients, schedule.sharding.optimizer) > 1,
         )
         cuts = self.graph_cuts
         taken_over = calibration_notes(self.calibration, self.placement.topology.name)
         return (*self.codec_notes, *noted, *taken_over, *(() if cuts is None else [cuts.text(self.iteration_s)]))
-
-    @property
-    def _shards_gradients(self) -> bool:
-        schedule = self.run.schedule()
-        return schedule is not None and max(schedule.sharding.gradients, schedule.sharding.optimizer) > 1
 
     @property
     def graph_cuts(self) -> GraphCuts | None:
@@ -435,7 +426,7 @@ class Prediction:
                 "workload_estimated": self.workload.estimated,
                 "calibrated": self.calibration is not None and self.calibration.measured,
                 "correcting_rows": self.correcting_rows,
-                "hidden_comm_known": self.hidden_comm_known,
+                "hidden_comm_known": self.are_measured("compute_slowdown", "communication_slowdown"),
                 "fidelity": self.options.fidelity,
                 "compression": self.options.compression,
                 "drop": dict(self.options.drop),

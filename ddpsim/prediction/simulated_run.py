@@ -11,7 +11,6 @@ import numpy as np
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
-from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.stages import parts_of
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
@@ -96,8 +95,11 @@ class SimulatedRun:
         topology, options = job.topology, job.options
         placement = place(topology, job.nodes, job.gpus_per_node, job.workload.devices_per_rank)
         replayed = replay_on(topology, job.workload, options)
-        if options.beside is not None:
-            options = replace(options, beside=_set_pace(options.beside, topology))
+        if (other := options.beside) is not None:
+            # It has the pace of the machine's GPUs, as any workload has.
+            own = Options(backend=other.job.backend)
+            paced = replay_on(topology, Model.of(other.workload, own).on(topology, options=own), own)
+            options = replace(options, beside=replace(other, workload=paced))
         return cls(replayed, placement, options.on(replayed, topology), job.calibration)
 
     @property
@@ -293,13 +295,6 @@ def is_settled(ran: JobRun) -> bool:
         return True
     before_s = _period_s(ran, replace(extent, begin=extent.begin - period, end=extent.begin))
     return abs(_period_s(ran) - before_s) <= _SAME * before_s
-
-
-def _set_pace(other: JobBeside, topology: Cluster) -> JobBeside:
-    """Return the job beside at the pace of the machine's GPUs, as any workload is."""
-    options = Options(backend=other.job.backend)
-    found = Model.of(other.workload, options).on(topology, options=options)
-    return replace(other, workload=replay_on(topology, found, options))
 
 
 def shorten_run(options: Options, workload: Workload) -> tuple[Options, int]:

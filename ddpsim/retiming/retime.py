@@ -109,19 +109,15 @@ def run_again(
         return [None] * len(assumed)
     graph = graph or run.graph.until(extent.end)
     prices = Prices(run, graph, assumed)
-    kept = [not prices.another[column] and _keeps_paces(run, each) for column, each in enumerate(assumed, 1)]
+    # Of several recorded iterations another may be the latest where one of two clocks changes.
+    one = all(len(kind.paces) == 1 for kind in run.kinds)
+    kept = [
+        not prices.another[column] and (one or (each.compute, each.host, each.excess) == (1, 1, 1))
+        for column, each in enumerate(assumed, 1)
+    ]
     again = [column for column, keeps in enumerate(kept, 1) if keeps]
     told = {column: _period_again(run, graph, extent, prices, column) for column in again}
     return [told.get(column) for column in range(1, 1 + len(assumed))]
-
-
-def _keeps_paces(run: JobRun, assumed: Assumptions) -> bool:
-    """Whether ranks pass through their recorded iterations as in the run.
-
-    Of several recorded iterations another may be the latest where one of two clocks changes.
-    """
-    scaled = assumed.compute, assumed.host, assumed.excess
-    return scaled == (1, 1, 1) or all(len(kind.paces) == 1 for kind in run.kinds)
 
 
 def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, prices: Prices, column: int) -> float:
@@ -215,7 +211,10 @@ class _Retiming:
                 narrow(now, ("end", "begin", "wire"), left)
                 columns, found, moved = columns[left], found[left], moved[left]
         self._mark_unmoved(now, columns, ~done[columns], more_s, told)
-        return more_s, told & ~self._find_changed_columns()
+        # Other nodes than the run has, or collectives that are carried out otherwise.
+        changed = self.prices.another | np.array([each.silent for each in self.prices.assumed])
+        met = any(each.met for each in self._copies)
+        return more_s, told & ~(changed | (met if self._messages is None else self._messages.another_way))
 
     def _is_as_seen(self, now: Moments) -> NDArray[np.bool_]:
         """Return in which columns collectives meet others as in the run; in none where its own period is missed."""
@@ -266,12 +265,6 @@ class _Retiming:
         periods = self._period_of(now.end)
         more_s: Columns = periods - periods[0]
         return more_s
-
-    def _find_changed_columns(self) -> NDArray[np.bool_]:
-        """Return which columns have other nodes than the run, or collectives that are carried out otherwise."""
-        found: NDArray[np.bool_] = self.prices.another | np.array([each.silent for each in self.prices.assumed])
-        met = any(each.met for each in self._copies)
-        return found | (met if self._messages is None else self._messages.another_way)
 
     def _pass(self) -> Moments:
         run, shape = self._run, self._seen.lasts.shape
