@@ -187,7 +187,7 @@ def resolve(
     warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
     repeats = given.get("repeats", 0)
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole, repeats=repeats)
-    check_extent(extent.end, len(kinds[0].workload.parameters), len(kinds))
+    check_extent(extent.end + iterations * repeats, len(kinds[0].workload.parameters), len(kinds))
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, costs_of, extent.total, planned))
     if (factor := given.get("input", 1.0)) != 1:

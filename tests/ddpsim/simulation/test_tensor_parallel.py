@@ -33,12 +33,10 @@ MODEL = "bert-large"
 """Its sixteen heads can be in groups of all sizes that a node holds."""
 
 
-def _predicted(
-    ranks: int, nodes: int = 1, *, band: bool = False, keep: bool = False, model: str = MODEL, **asked: object
-) -> Prediction:
+def _predicted(ranks: int, nodes: int = 1, *, band: bool = False, model: str = MODEL, **asked: object) -> Prediction:
     options = Options(tensor_parallel=ranks, **asked)  # type: ignore[arg-type]
     workload = Model.of(model).on(NODE, options=options)
-    return predict(Job(workload, NODE, nodes=nodes, options=options), band=band, keep=keep)
+    return predict(Job(workload, NODE, nodes=nodes, options=options), band=band)
 
 
 def _transports(found: Prediction) -> dict[str, tuple[Transport, int]]:
