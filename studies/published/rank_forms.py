@@ -62,7 +62,7 @@ def collectives(one: Series) -> int:
         band=False,
         local_s=1.0,
     )
-    return len(found.plan.buckets if found.trace.schedule is None else list(found.trace.schedule))
+    return len(found.plan.buckets if (schedule := found.run.schedule()) is None else list(schedule))
 
 
 def fitted(form: Form, values: Sequence[float], pairs: Pairs) -> float:
