@@ -183,7 +183,7 @@ def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -
         return None
     if len({(p.dtype, p.device) for p in parameters}) > 1 or any(p.sparse for p in parameters):
         return None
-    synced = [it for it in default.summarised.of_rank(0) if it.synced and it.gradients]
+    synced = [it for it in default.summarised_trace.of_rank(0) if it.synced and it.gradients]
     if not synced or default.summary.world_size == 1:
         return None
     gradients = sorted(synced[0].gradients, key=lambda g: g.hook_s)

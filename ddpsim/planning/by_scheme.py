@@ -24,7 +24,6 @@ from ddpsim.workers.points import Points
 from ddpsim.workload import Workload
 
 DDP = "ddp"
-Cell = tuple[Workload, Topology, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,34 +183,27 @@ def choose(
     check_given("nodes", nodes)
     check_given("schemes", schemes)
     model = Model.of(workload, options)
-    cells = [(model.on(topology, options=options), topology, count) for topology in topologies for count in nodes]
-    one = partial(_choice, tuple(schemes), options or Options(), gpus_per_node, calibration)
+    jobs = [
+        Job(model.on(topology, options=options), topology, count, gpus_per_node, options or Options(), calibration)
+        for topology in topologies
+        for count in nodes
+    ]
     show: Callable[[int, int], None] = progress or (lambda done, total: None)
     found: dict[int, SchemeChoice] = {}
-    show(0, len(cells))
-    for position, choice in Points(one, cells, crew_of(executor), _name_cell):
+    show(0, len(jobs))
+    for position, choice in Points(partial(_choice, tuple(schemes)), jobs, crew_of(executor), _name_job):
         found[position] = choice
-        show(len(found), len(cells))
-    return SchemeReport(tuple(found[position] for position in range(len(cells))))
+        show(len(found), len(jobs))
+    return SchemeReport(tuple(found[position] for position in range(len(jobs))))
 
 
-def _name_cell(cell: Cell) -> str:
-    _, topology, nodes = cell
-    return topology.name if nodes is None else f"{topology.name}, {format_count(nodes, 'node')}"
+def _name_job(job: Job) -> str:
+    return job.topology.name if job.nodes is None else f"{job.topology.name}, {format_count(job.nodes, 'node')}"
 
 
-def _choice(
-    schemes: Sequence[str],
-    options: Options,
-    gpus_per_node: int | None,
-    calibration: Calibration | None,
-    cell: Cell,
-) -> SchemeChoice:
-    workload, topology, nodes = cell
-
+def _choice(schemes: Sequence[str], job: Job) -> SchemeChoice:
     def one(scheme: str, local_s: float | None) -> Prediction:
-        asked = replace(options, scheme=scheme)
-        return predict(Job(workload, topology, nodes, gpus_per_node, asked, calibration), local_s=local_s)
+        return predict(replace(job, options=replace(job.options, scheme=scheme)), local_s=local_s)
 
     default = one(DDP, None)
     rows = []

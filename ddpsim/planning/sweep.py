@@ -63,13 +63,13 @@ class SweepRequest:
 
     def predict(self, point: SweepPoint, progress: Progress | None = None) -> Prediction:
         """Return the prediction of one point; what all buckets of a job share is found for the first of them alone."""
-        asked = point.nodes, str(replace(point.options, caps=BucketCaps(), plan=None))
-        if (first := self._first.get(asked)) is not None:
+        but_buckets = str(replace(point.options, caps=BucketCaps(), plan=None))
+        if (first := self._first.get((point.nodes, but_buckets))) is not None:
             return predict_buckets(first, point.options.caps, point.options.plan, progress)
         # One rank without DDP is the same on any number of nodes.
-        local_s = next((each.local_s for (_, options), each in self._first.items() if options == asked[1]), None)
+        local_s = next((each.local_s for (_, options), each in self._first.items() if options == but_buckets), None)
         job = Job(self.workload, self.topology, point.nodes, self.gpus_per_node, point.options, self.calibration)
-        return self._first.setdefault(asked, predict(job, local_s=local_s, progress=progress))
+        return self._first.setdefault((point.nodes, but_buckets), predict(job, local_s=local_s, progress=progress))
 
     def entry(self, point: SweepPoint, progress: Progress | None = None) -> JournalEntry:
         """Return what is kept of one point: a line of the `sweep -o` file, and its notes.

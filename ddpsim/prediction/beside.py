@@ -28,7 +28,7 @@ class StepBeside:
     @classmethod
     def of(cls, prediction: Prediction) -> StepBeside | None:
         """Return what the job beside costs the step of `prediction`; None where there is none."""
-        asked, seen = prediction.options.beside, prediction.summarised.beside
+        asked, seen = prediction.options.beside, prediction.summarised_trace.beside
         if asked is None or seen is None:
             return None
         other_s = None if seen.iteration_s is None else asked.job.accumulate * seen.iteration_s

@@ -78,7 +78,7 @@ def with_band(prediction: Prediction, progress: Progress | None = None) -> Predi
     doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, prediction.calibration, sizes)
     free = list[Assumptions]()
     if prediction.placement.world_size > 1 and prediction.options.comm == "real":
-        # Computing and communicating do not disturb each other.
+        # One more assumption: computing and communicating at once slow neither of them.
         backend = prediction.options.backend_for(prediction.workload)
         free = [Assumptions(remove_overlap_costs(backend, prediction.calibration))]
     assumed = [end for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]

@@ -119,7 +119,7 @@ class Prediction:
         return self.run.trace()
 
     @property
-    def summarised(self) -> Simulated:
+    def summarised_trace(self) -> Simulated:
         """The trace of the iterations that the summary is of."""
         return trace_of(self.run.short())
 
@@ -218,14 +218,14 @@ class Prediction:
         """
         if not self.options.asynchronous:
             return None
-        trace = self.summarised
+        trace = self.summarised_trace
         alone = {rank: replace(trace, iterations=trace.of_rank(rank)) for rank in trace.ranks}
         return {rank: summarise(iterations).iteration_s for rank, iterations in alone.items()}
 
     @property
     def staleness(self) -> dict[str, float] | None:
         """How stale gradients were that servers took in, where ranks go on without each other; else None."""
-        found = self.summarised.provenance.get("servers") if self.options.asynchronous else None
+        found = self.summarised_trace.provenance.get("servers") if self.options.asynchronous else None
         return dict(found) if isinstance(found, dict) else None
 
     @property

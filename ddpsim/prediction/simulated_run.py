@@ -43,11 +43,11 @@ _SAME = 1e-9
 """Share of a period by which two are the same: sums of times are rounded."""
 
 FEW_APART = 3
-"""Iterations by which an assumption is told of ranks that go on without each other and are told by more of them.
+"""Iterations that are simulated for an end of a band where ranks do not wait for each other.
 
-Only where all iterations of the slowest ranks are alike: then it is off by 0.02 % of the step at most, 0.11 % with one
-iteration (vgg16 on 2 x dgx-1v, `parameter-server:servers=2,async`, a straggler of 1.2); of mlp on dgx-1v, whose
-iterations differ by 40 %, it would be off by 4 %.
+The prediction itself counts more of them. Only where all iterations of the slowest ranks are alike: then an end is off
+by 0.02 % of the step at most, 0.11 % with one iteration (vgg16 on 2 x dgx-1v, `parameter-server:servers=2,async`, a
+straggler of 1.2); of mlp on dgx-1v, whose iterations differ by 40 %, it would be off by 4 %.
 """
 
 _ALIKE = 1e-3
@@ -76,7 +76,7 @@ class SimulatedRun:
     _ran: JobRun | None = field(init=False, compare=False, default=None)
     _order: Dependencies | None = field(init=False, compare=False, default=None)
     _batches: tuple[int, ...] | None = field(init=False, compare=False, default=None)
-    _like: SimulatedRun | None = field(init=False, compare=False, default=None)
+    _same_job: SimulatedRun | None = field(init=False, compare=False, default=None)
     _periods: dict[tuple[tuple[int, ...], ...], float] = field(init=False, compare=False, default_factory=dict)
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ class SimulatedRun:
             InputError: as `simulate`.
         """
         if self._ran is None:
-            resolved = self._resolve_like()
+            resolved = self._resolve_from_same_job()
             if resolved is not None:
                 ran = run_resolved(resolved, progress)
             else:
@@ -147,14 +147,17 @@ class SimulatedRun:
         return self._trace
 
     def with_buckets(self, caps: BucketCaps, plan: BucketPlan | None = None) -> SimulatedRun:
-        """Return the run of the same job with other buckets; what does not rest on these is not found anew for it."""
+        """Return the run of the same job with other buckets.
+
+        It uses what `resolve` found for this one, but for what depends on buckets.
+        """
         other = replace(self, options=replace(self.options, caps=caps, plan=plan))
-        other._like, other._periods = self._like or self, self._periods
+        other._same_job, other._periods = self._same_job or self, self._periods
         return other
 
     def plan_and_period(self, progress: Progress | None = None) -> tuple[BucketPlan, float]:
-        """Return its buckets and its period; of those with the same buckets as another's only one is simulated."""
-        if (resolved := self._resolve_like()) is None:
+        """Return its buckets and its period in seconds; of runs of one job with the same buckets one is simulated."""
+        if (resolved := self._resolve_from_same_job()) is None:
             ran = self.short(progress)
             return plan_of(ran), _period_s(ran)
         plan = plan_of(resolved)
@@ -163,10 +166,13 @@ class SimulatedRun:
             self._periods[groups] = _period_s(self.short(progress))
         return plan, self._periods[groups]
 
-    def _resolve_like(self) -> ResolvedJob | None:
-        """Return what it rests on, where a run with other buckets has found all but these already; else None."""
-        like = None if self._like is None else self._like.short()
-        return None if like is None else with_buckets(like, self.options.caps, self.options.plan)
+    def _resolve_from_same_job(self) -> ResolvedJob | None:
+        """Return the resolved job, made of that of the run whose `with_buckets` made this one; None without one.
+
+        None too where more than buckets would be another, as a schedule of messages.
+        """
+        other = None if self._same_job is None else self._same_job.short()
+        return None if other is None else with_buckets(other, self.options.caps, self.options.plan)
 
     def schedule(self) -> Schedule | None:
         """Return the schedule that takes the place of DDP's own; None of DDP. Nothing is simulated for it.

@@ -262,5 +262,5 @@ def _cost(row: ComparisonRow, label: str) -> ChartPoint:
 
 def _choice(rows: Sequence[ComparisonRow], found: Sequence[Row], each: int) -> StepsChart:
     prediction = rows[each].prediction
-    step = timeline_from_trace(prediction.summarised, prediction.iteration_s, prediction.plan.torch)
+    step = timeline_from_trace(prediction.summarised_trace, prediction.iteration_s, prediction.plan.torch)
     return StepsChart(_label(found, each), (step,))

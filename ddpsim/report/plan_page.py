@@ -166,11 +166,11 @@ def _bars(row: PlanRow, named: _Places) -> list[StackedBar]:
 
 def _choice(row: PlanRow, named: _Places) -> StepsChart:
     """Return the default's step, and under it the plan's; the best that was found where it is not advised."""
-    default = timeline_from_trace(row.default.summarised, row.default.iteration_s, "torch's default")
+    default = timeline_from_trace(row.default.summarised_trace, row.default.iteration_s, "torch's default")
     if row.best is row.default or row.best.plan.groups() == row.default.plan.groups():
         return StepsChart(named.of(row), (default,))
     label = "best found, not advised" if row.keep_default else "plan"
-    best = timeline_from_trace(row.best.summarised, row.best.iteration_s, f"{label}: {row.best.plan.torch}")
+    best = timeline_from_trace(row.best.summarised_trace, row.best.iteration_s, f"{label}: {row.best.plan.torch}")
     return StepsChart(named.of(row), (default, best))
 
 
