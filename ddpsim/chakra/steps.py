@@ -19,9 +19,8 @@ import numpy as np
 from ddpsim.bucketing import Parameter
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode
 from ddpsim.operations import Operation
-from ddpsim.simulation.graph import BUFFERS_PART, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
+from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
-from ddpsim.simulation.launched import BUFFERS
 from ddpsim.simulation.linear import PER
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload import Buffer
@@ -216,6 +215,7 @@ class _Writer:
         lane = self._lanes[collective.lane]
         queued = self._ends.get(self._graph.queued[node], ())
         data = {each for before in self._graph.after[node] for each in self._ends.get(before, ())}
+        group, _ = self._setting.scheduled(0).lanes[collective.lane]
         operation = Operation.BROADCAST if collective.operation == BUFFERS else Operation(collective.operation)
         ended_s = times.end[node]
         lasted_s = max(0.0, ended_s - times.begin[node]) if ended_s != float("inf") else 0.0
@@ -224,7 +224,7 @@ class _Writer:
             control=_sort_ids((*queued, *lane.before)), data=_sort_ids(data), start_us=self._since_us(node),
             duration_us=round(lasted_s * 1e6),
             attributes={"is_cpu_op": False, "iteration": self._index, OPERATION: str(operation),
-                        "comm_size": collective.size_bytes, GROUP: self._setting.scheduled.lanes[collective.lane][0]},
+                        "comm_size": collective.size_bytes, GROUP: group},
             inputs=step.sent.get(node, Tensors()),
         )  # fmt: skip
         if operation in _COLLECTIVES:

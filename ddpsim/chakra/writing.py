@@ -32,8 +32,7 @@ def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
             than `MOST_BYTES` together.
     """
     world_size, options = run.job.placement.world_size, run.job.options
-    served = run.schedule is not None and run.schedule.sharding.hosts
-    if options.asynchronous or served:
+    if options.asynchronous or run.schedule.sharding.hosts:
         what = f"`scheme={options.scheme}` has ranks that are no copies of one step"
         raise InputError(what, place="chakra", remedy="take a scheme in which all ranks train together")
     if run.job.placement.devices > 1:
@@ -41,7 +40,7 @@ def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
             f"{run.workload.name} has {run.job.placement.devices} devices a rank, which that file does not tell apart"
         )
         raise InputError(what, place="chakra", remedy="leave it out, or take a step of one device")
-    sizes = {} if run.schedule is None else run.schedule.groups
+    sizes = run.schedule.groups
     draws: dict[int, int] = {rank: number for number, draw in enumerate(run.draws) for rank in draw.stands_for}
     steps = [step_nodes(run, rank, setting) for rank, setting in zip(run.graph.ranks, run.settings, strict=True)]
     files = []

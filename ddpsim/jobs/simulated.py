@@ -205,8 +205,11 @@ class Options(JobOptions):
         return self.beside is not None and not self.beside.idle
 
     @property
-    def by_schedule(self) -> bool:
-        """Whether gradients go by a schedule: that of a scheme, or on process groups of fewer than all ranks."""
+    def fixed_schedule(self) -> bool:
+        """Whether all iterations have one schedule: that of a scheme, or on process groups of fewer than all ranks.
+
+        Torch's reducer sums buckets that may be others from one iteration to the next.
+        """
         return self.scheduled or self.tensor_parallel > 1 or self.expert_parallel > 1 or self.staged
 
     @property

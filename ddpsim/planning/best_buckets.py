@@ -118,8 +118,6 @@ def choose_buckets(
 
 def rests_on_buckets(run: SimulatedRun) -> bool:
     """Whether what is sent rests on buckets: of DDP, and of schemes whose messages are others at another cap."""
-    if not run.options.by_schedule:
-        return True
     default, smallest = (run.with_buckets(caps).schedule() for caps in (BucketCaps(), BucketCaps(bucket_cap_mb=0)))
     return default != smallest
 

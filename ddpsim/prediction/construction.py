@@ -21,7 +21,7 @@ from ddpsim.simulation.graph import NodeKind, StepGraph
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import GraphRun
-from ddpsim.simulation.setting import RankConfiguration, Scheduled
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload import Workload
 
 PIECE_BYTES = 250 << 20
@@ -93,7 +93,7 @@ def construct(job: ResolvedJob) -> Construction:
     for draw, setting in zip(job.draws, job.settings, strict=True):
         to = RankBuilder(graph, setting.execution, setting.costs, setting.enter_s, draw.rank, 1)
         ends.append(_Constructor(to, setting).build(planned))
-    shared = job.job.communication(env, Scheduled.of_buckets(0, job.job.placement.devices))
+    shared = job.job.communication(env, job.settings[0].scheduled(0))
     run = GraphRun(env, graph, shared.transfer, shared.collectives.streams_per_group)
     for rank in graph.ranks:
         run.add(rank, [Processor(env, UNDISTURBED, lambda busy: None)])

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ddpsim.bucketing import BucketPlan
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.jobs.job_options import JobOptions
-from ddpsim.schedules.schedule import WHOLE, Schedule
+from ddpsim.schedules.schedule import Schedule
 from ddpsim.workload import Buffer, Workload
 from ddpsim.workload.devices import buffer_devices, device_numbers
 from ddpsim.workload.gpus import gpu_of, kind_of
@@ -29,6 +29,9 @@ STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop
 
 _IN_PLACE = ("sgd", "momentum")
 """Optimizers whose step makes no tensor of a parameter's size; Adam's makes the square roots by which it divides."""
+
+_DDP = Schedule(scheme="ddp", messages=())
+"""Shards nothing, and every rank updates all it has."""
 
 _MASTER_BYTES = 4
 """Bytes of an element that an optimizer updates in a copy of its own, and of its state: fp32."""
@@ -84,17 +87,17 @@ class Memory:
         plan: BucketPlan,
         job: JobOptions,
         capacity_bytes: float | None,
-        schedule: Schedule | None = None,
+        schedule: Schedule = _DDP,
         device: int = 0,
     ) -> Memory:
         """Return the memory of a rank that trains `workload` under `plan`.
 
         Args:
             capacity_bytes: of the device's memory; None where it is not known.
-            schedule: that takes the place of DDP's; None is DDP.
+            schedule: says what is sharded, and who updates.
             device: which of the rank's, where it has several: activations are on each by its share of forward's time.
         """
-        sharding = WHOLE if schedule is None else schedule.sharding
+        sharding = schedule.sharding
         trained = {index for bucket in plan.buckets for index in bucket.parameters}
         here = _on_device(workload, device)
         chosen = [p for index, p in enumerate(workload.parameters) if index in trained and index in here.parameters]
@@ -106,7 +109,7 @@ class Memory:
         # An optimizer keeps so many tensors of a parameter's size; an unknown one as many as Adam.
         names = (name.partition("+")[0].partition("-")[0] for name in kind.split(","))
         tensors = max(STATES.get(name, 2) for name in names) + (1 if sharding.master else 0)
-        served = schedule is not None and schedule.update == "elsewhere"
+        served = schedule.update == "elsewhere"
         state = 0 if served else _shard(tensors * sum(updated), sharding.optimizer)
         temporary = 0 if served else _shard(_temporary_bytes(kind, updated), sharding.optimizer)
         host = 0

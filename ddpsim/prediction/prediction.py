@@ -304,7 +304,7 @@ class Prediction:
             self.memory,
             other_devices=self.other_devices,
             assumed=self.assumed,
-            sharded=schedule is not None and max(schedule.sharding.gradients, schedule.sharding.optimizer) > 1,
+            sharded=max(schedule.sharding.gradients, schedule.sharding.optimizer) > 1,
         )
         cuts = self.graph_cuts
         taken_over = calibration_notes(self.calibration, self.placement.topology.name)
@@ -411,7 +411,7 @@ class Prediction:
                 {
                     "index": b.index,
                     "size_bytes": b.size_bytes,
-                    "wire_bytes": b.size_bytes if self.options.by_schedule else self.wire_bytes(b.parameters),
+                    "wire_bytes": b.size_bytes if self.options.compression == "none" else self.wire_bytes(b.parameters),
                     "parameters": list(b.parameters),
                     **{moment: getattr(b, moment) for moment in MOMENTS},
                 }

@@ -26,7 +26,7 @@ from ddpsim.simulation.job import Job
 from ddpsim.simulation.job_run import JobRun, period_of
 from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, with_buckets
 from ddpsim.simulation.run import Progress
-from ddpsim.simulation.scheduling import schedule_of
+from ddpsim.simulation.scheduling import schedule_of, schedule_of_buckets
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
 from ddpsim.workload import Workload
@@ -174,20 +174,20 @@ class SimulatedRun:
         other = None if self._same_job is None else self._same_job.short()
         return None if other is None else with_buckets(other, self.options.caps, self.options.plan)
 
-    def schedule(self) -> Schedule | None:
-        """Return the schedule that takes the place of DDP's own; None of DDP. Nothing is simulated for it.
+    def schedule(self) -> Schedule:
+        """Return what rank 0 sends in the first iteration. Nothing is simulated for it.
 
         Raises:
             PlanError: a schedule that cannot be carried out.
         """
-        if self._ran is not None or not self.options.by_schedule:
-            return None if self._ran is None else self._ran.schedule
+        if self._ran is not None:
+            return self._ran.schedule
         name = self.placement.class_of(0).template.workload
         first = self.workload if name is None else workloads_on(self.placement, self.options)[name]
-        backend = self.options.backend_for(self.workload)
-        return schedule_of(
-            self.options, first, self.options.bucket_plan(first), self.placement, backend, self.calibration
-        )
+        plan, backend = self.options.bucket_plan(first), self.options.backend_for(self.workload)
+        if not self.options.fixed_schedule:
+            return schedule_of_buckets(self.options, first.parameters, plan.groups())
+        return schedule_of(self.options, first, plan, self.placement, backend, self.calibration)
 
     def memory(self, plan: BucketPlan | None = None) -> Memory | None:
         """Return what a rank needs of its GPU's memory, of several that which needs most; None on a CPU, which is not

@@ -24,9 +24,8 @@ from ddpsim.retiming.dependencies import is_in_line, numbers_of
 from ddpsim.retiming.intervals import Columns
 from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
-from ddpsim.simulation.graph import BUFFERS_PART, Cause, NodeKind, RankGraph, StepGraph
+from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, Collective, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
-from ddpsim.simulation.launched import BUFFERS, Collective
 from ddpsim.simulation.linear import PER, Terms
 from ddpsim.simulation.parameter_servers import ServerLinks
 from ddpsim.simulation.scheduling import schedule_of
@@ -100,7 +99,7 @@ class Prices:
         self.another |= list(map(self._moves_part_of_host, assumed, self.costs))
         if job.options.straggling is not None:
             self.another |= [each.excess != 1 for each in assumed]
-        if run.schedule is not None:
+        if job.options.scheduled:
             self.another |= [not self._keeps_schedule(each) for each in assumed]
         names = list(self.ranks[0].constants)
         nodes, sums, times = _terms(graph, names)
@@ -139,7 +138,7 @@ class Prices:
         and `graph_passes`.
         """
         run = self._run
-        compiled, one_process = run.job.options.compiled, run.schedule is not None and run.schedule.one_process
+        compiled, one_process = run.job.options.compiled, run.schedule.one_process
         now = self.costs[0]
         graphs = compiled and (costs.graph_s, costs.graph_passes) != (now.graph_s, now.graph_passes)
         return graphs or (assumed.host != 1 and (compiled or one_process))
@@ -165,7 +164,7 @@ class Prices:
     def shared(self) -> list[Communication]:
         """What the ranks communicate on, by assumption; factors on the time of collectives apart."""
         run = self._run
-        scheduled, of_transports = run.settings[0].scheduled, {(id(run.job.transports), run.job.latency): run.shared}
+        scheduled, of_transports = run.settings[0].scheduled(0), {(id(run.job.transports), run.job.latency): run.shared}
         for job in self.jobs:
             key = (id(job.transports), job.latency)
             if key not in of_transports:
@@ -180,7 +179,7 @@ class Prices:
         for job, shared in zip(self.jobs, self.shared, strict=True):
             if id(shared) not in made:
                 plain = replace(job, wire_factor=run.job.wire_factor)
-                made[id(shared)] = plain.channels(shared.env, run.settings[0].scheduled, shared.collectives)
+                made[id(shared)] = plain.channels(shared.env, run.settings[0].scheduled(0), shared.collectives)
         return [made[id(shared)] for shared in self.shared]
 
     def _price_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:

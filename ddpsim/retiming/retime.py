@@ -130,7 +130,7 @@ def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, pr
         replace(each.with_input(prices.assumed[column].input), costs=rank.costs[column], options=options)
         for each, rank in ranks
     ]
-    shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
+    shared = job.communication(simpy.Environment(), run.settings[0].scheduled(0))
     again = make_graph_run(replace(run, job=job, settings=settings), shared, graph)
     end = again.run().end
     return float(period_of(run, extent, lambda node: np.array(end[node])))

@@ -66,4 +66,4 @@ def runs_in_rings(schedule: Schedule) -> bool:
 
     They are where this project's executor carries the schedule out; torch's `fully_shard` takes gloo's own operations.
     """
-    return schedule.sharding.parameters == 1
+    return schedule.sharding.parameters == 1 and any(message.op.in_parts for message in schedule)

@@ -19,7 +19,7 @@ from ddpsim.simulation.ddp_costs import KERNELS
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.phases import DeviceTurns, OptimizerBuilder, PreForwardBuilder
 from ddpsim.simulation.rank_builder import RankBuilder
-from ddpsim.simulation.setting import Launches, RankConfiguration
+from ddpsim.simulation.setting import ForwardStop, Launches, RankConfiguration, Scheduled
 from ddpsim.workload.devices import DevicePart
 from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage, backward_of, forward_of
@@ -48,7 +48,7 @@ class Pass:
     """
 
     pace: IterationProfile
-    stops: Sequence[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]
+    stops: Sequence[ForwardStop]
     layers: Mapping[int, Sequence[LayerMessage]]
     adds: bool
     reduces: bool
@@ -75,10 +75,11 @@ class IterationBuilder:
     def __init__(self, to: RankBuilder, setting: RankConfiguration) -> None:
         self._to, self._setting = to, setting
         layers = setting.layers
-        self._stops, self._layers = setting.forward_stops, {} if layers is None else layers.backward
+        self._layers = {} if layers is None else layers.backward
         self._device = not to.one_thread
         self._backward = self._backward_on_device if self._device else self._backward_on_thread
         self._before = PreForwardBuilder(to, setting)
+        self._stops: Sequence[ForwardStop] = ()
         self._owes_update = False
         self._turns = DeviceTurns(to, setting.workload.devices)
 
@@ -96,7 +97,9 @@ class IterationBuilder:
             if rank.iterations:
                 rank.iterations[-1].end = nodes.start
             rank.iterations.append(nodes)
-            launches = setting.launches(index, launches)
+            before, launches = launches, setting.launches(index, launches)
+            if launches is not before:
+                self._stops = setting.forward_stops(launches.scheduled)
             to.graph.writing = Cause.INPUT
             self._before.take_batch(nodes)
             to.graph.writing = Cause.DDP
@@ -110,7 +113,7 @@ class IterationBuilder:
             to.graph.writing = Cause.OPTIMIZER
             # Where no update follows backward, the next forward makes them.
             OptimizerBuilder(to, setting, nodes, launches).add_after_backward()
-            self._owes_update = stepped and not setting.scheduled.updates
+            self._owes_update = stepped and not launches.scheduled.updates
             if self._device:
                 ends.append(to.event())
         rank.last = to.event()
@@ -143,7 +146,7 @@ class IterationBuilder:
                     nodes.exposed.append(free)
                     begun = free
             else:
-                to.layer_waits(nodes, stop, setting.scheduled.layers_lane)
+                to.layer_waits(nodes, stop, launches.scheduled.layers_lane)
             host, work = host_share, work_share
         self._owes_update = False
         self._compute_forward(nodes, pace, 1.0 - host, 1.0 - work)
@@ -182,7 +185,7 @@ class IterationBuilder:
         to.launch_all(nodes, launches.mark_passed(*stop.points))
 
     def _layers_wait(
-        self, nodes: IterationNodes, messages: Sequence[LayerMessage], host_s: float, work_s: float
+        self, nodes: IterationNodes, messages: Sequence[LayerMessage], lane: int | None, host_s: float, work_s: float
     ) -> tuple[float, float]:
         """Compute a gradient until the last of the messages in it, and wait for each; return what is left of both."""
         to, host, work = self._to, 0.0, 0.0
@@ -194,24 +197,28 @@ class IterationBuilder:
                 begun = to.moment()
                 to.compute(host_s * (message.device - work))
                 nodes.backward.append((begun, to.moment()))
-            to.layer_waits(nodes, message, self._setting.scheduled.layers_lane)
+            to.layer_waits(nodes, message, lane)
             host, work = message.host, message.device
         return host_s * (1.0 - (host if self._device else work)), work_s * (1.0 - work)
 
-    def _hooked(self, nodes: IterationNodes, part: Pass) -> tuple[Collection[int], Collection[int], bool]:
-        """Return which gradients hooks copy into buckets, which do not come, and whether any are announced.
+    def _hooked(
+        self, nodes: IterationNodes, scheduled: Scheduled, part: Pass
+    ) -> tuple[Collection[int], Collection[int], bool]:
+        """Return which gradients hooks copy into messages, which do not come, and whether any are announced.
 
-        Of an iteration that reduces none a schedule alone is told: it may send something in every one.
+        Those of an iteration that reduces none are: a schedule may send something in every one. Of a pipeline's passes
+        only the last of a stage has them whole.
         """
         setting = self._setting
-        announced = part.reduces or not (setting.scheduled.by_plan or setting.stages)
+        announced = part.reduces or setting.stages is None
         unused = setting.find_unused(setting.pace(nodes.index), nodes.index) if announced else ()
-        return setting.scheduled.filled if part.reduces else (), unused, announced
+        return scheduled.filled if part.reduces else (), unused, announced
 
     def _backward_on_thread(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting = self._to, self._setting
-        pace, needed, adds = part.pace, setting.scheduled.needed, part.adds
-        filled, unused, announced = self._hooked(nodes, part)
+        pace, scheduled, adds = part.pace, launches.scheduled, part.adds
+        needed, lane = scheduled.needed, scheduled.layers_lane
+        filled, unused, announced = self._hooked(nodes, scheduled, part)
         to.begin_phase()
         for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
             if parameter in needed:
@@ -220,7 +227,7 @@ class IterationBuilder:
                 to.resume(since)
                 to.launch_all(nodes, launches.mark_passed(point))
             if messages := part.layers.get(parameter):
-                host_s, _ = self._layers_wait(nodes, messages, host_s, host_s)
+                host_s, _ = self._layers_wait(nodes, messages, lane, host_s, host_s)
             begun = to.moment()
             to.compute(host_s)
             if adds:
@@ -240,8 +247,9 @@ class IterationBuilder:
 
     def _backward_on_device(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting = self._to, self._setting
-        pace, needed, adds = part.pace, setting.scheduled.needed, part.adds
-        filled, unused, announced = self._hooked(nodes, part)
+        pace, scheduled, adds = part.pace, launches.scheduled, part.adds
+        needed, lane = scheduled.needed, scheduled.layers_lane
+        filled, unused, announced = self._hooked(nodes, scheduled, part)
         begun = to.event() if part.begun is None else part.begun
         nodes.idle_s += pace.idle_s if setting.ddp else math.inf
         self._turns.begin("backward", begun)
@@ -256,7 +264,7 @@ class IterationBuilder:
                 to.take_in(nodes, launches.take_waits(point))
                 to.launch_all(nodes, launches.mark_passed(point))
             if messages := part.layers.get(parameter):
-                host_s, work_s = self._layers_wait(nodes, messages, host_s, work_s)
+                host_s, work_s = self._layers_wait(nodes, messages, lane, host_s, work_s)
             fills = parameter in filled
             copy_s = setting.copies_s[parameter] if fills else 0.0
             plain = (host_s > 0 or owed_s > 0) and lag_s <= 0 and not adds

@@ -27,7 +27,16 @@ from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD
 from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Share, share_of, slow_messages
 from ddpsim.simulation.ddp_costs import Costs
-from ddpsim.simulation.graph import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY, PeerCopy
+from ddpsim.simulation.graph import (
+    BETWEEN_NODES,
+    BUFFERS,
+    ENDS,
+    INSIDE_NODE,
+    LATENCY,
+    Collective,
+    CollectiveKey,
+    PeerCopy,
+)
 from ddpsim.simulation.lanes import (
     LaneGroup,
     SharedNetwork,
@@ -37,7 +46,6 @@ from ddpsim.simulation.lanes import (
     send_s,
     share_of_together,
 )
-from ddpsim.simulation.launched import BUFFERS, Collective, CollectiveKey
 from ddpsim.simulation.parameter_servers import ServerLinks, Staleness
 from ddpsim.simulation.setting import Scheduled
 from ddpsim.topology.graph import Placement
@@ -104,14 +112,12 @@ class Communication:
         world: the group of all ranks.
         lanes: of a schedule's groups and streams, or of DDP's process groups; of ranks of several devices one each, for
             each has communicators of its own, on links that all share.
-        scheduled: whether they are a schedule's.
     """
 
     env: simpy.Environment
     costs: Costs
     world: LaneGroup
     lanes: Sequence[LaneGroup]
-    scheduled: bool
     _concurrent: ConcurrentCollectives = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,8 +153,8 @@ class Communication:
             if (key := collective.key) in known:
                 return known[key]
             buffers = collective.operation == BUFFERS
-            group = self.world if buffers and self.scheduled else self.lanes[collective.lane]
-            operation = collective.carried_as if self.scheduled and not buffers else Operation.ALLREDUCE
+            group = self.lanes[collective.lane]
+            operation = Operation.ALLREDUCE if buffers else collective.carried_as
             transport, size_bytes = group.collectives.transport, collective.size_bytes
             known[key] = share_of(costs, gpu, transport, group.ranks, size_bytes, operation)
             return known[key]
@@ -253,13 +259,12 @@ class JobResources:
             on: a network that another job is on too, so that links are those of each node; None is the job's own, where
                 one node's stand for those of all.
         """
-        rings = not scheduled.by_plan and runs_in_rings(scheduled.schedule)
+        rings = runs_in_rings(scheduled.schedule)
         options = replace(self.options.collective, rings=rings, expand=False)
         expanded = options if on is None else replace(options, expand=True)
         world = LaneGroup(self._collectives(env, expanded, self.placement, on), self.placement.world_size)
-        if self.options.staged and not scheduled.by_plan:
-            lanes = self._stage_lanes(env, options, scheduled)
-            return Communication(env, self.costs, world, lanes, scheduled=True)
+        if self.options.staged:
+            return Communication(env, self.costs, world, self._stage_lanes(env, options, scheduled))
         made, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
         # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
         network = world.collectives.network if EXPERT in groups else None
@@ -285,7 +290,7 @@ class JobResources:
                 if group in patterns:
                     line = StreamQueue(made[group].collectives.network, latency_s)
                     lanes[number] = replace(made[group], line=line)
-        return Communication(env, self.costs, world, lanes, scheduled=not scheduled.by_plan)
+        return Communication(env, self.costs, world, lanes)
 
     def _stage_lanes(self, env: simpy.Environment, options: CollectiveOptions, scheduled: Scheduled) -> list[LaneGroup]:
         """Return what carries the messages of the ranks of a pipeline."""

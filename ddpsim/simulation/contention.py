@@ -26,7 +26,7 @@ from ddpsim.collectives.transport import Transport
 from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.operations import Operation
 from ddpsim.simulation.ddp_costs import Costs
-from ddpsim.simulation.launched import Collective
+from ddpsim.simulation.graph import Collective
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
 UNKNOWN_GPU = "A100"

@@ -6,16 +6,17 @@ The microbenchmark of ddpexec measures each of them (key `ddp` of its file); wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ddpsim.bucketing import Parameter
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, DEVICES, KERNEL_S, MODULES
 from ddpsim.collectives.nccl.loads import HOST, HOST_TO_NIC, NET, NVLINK, NVSWITCH, PCIE, XGMI
-from ddpsim.compression import Roofline
+from ddpsim.compression import CompressionScheme, Roofline
 from ddpsim.simulation.linear import Linear, Rate
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
@@ -219,3 +220,71 @@ class Costs:
     def copies_s(self, tensors: int, size_bytes: float) -> float:
         """Return the device time of copying `tensors` tensors of `size_bytes` in all."""
         return tensors * self.copy_s + size_bytes / self.copy_Bps
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What one bucket sends, and what a rank computes for it: nothing, where it is sent as it is.
+
+    Attributes:
+        messages: (seconds since the message before has ended, bytes); the first has none.
+        encode_s: before the first message: on a CPU the host's time, else the device's.
+        decode_s: after the last.
+        host_s: of launching all that, beside the messages themselves; nothing on a CPU.
+    """
+
+    messages: tuple[tuple[float, int], ...]
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    host_s: float = 0.0
+
+
+class CodecCosts:
+    """A scheme at work on one kind of rank, priced with what was measured of it, else as DDP's own copies are.
+
+    Then a byte read or written takes half of what a copied byte does, a kernel the least time of one, and of the host
+    what a hook does; matrix products run at the share of the GPU's peak that fp32 training reaches.
+
+    Args:
+        scheme: of all buckets.
+        parameters: of the model.
+        world_size: messages that are gathered grow with it.
+        costs: of DDP.
+        gpu: that encodes; None is a CPU, or a GPU that nobody described.
+        one_thread: whether the host encodes.
+    """
+
+    def __init__(
+        self,
+        scheme: CompressionScheme,
+        parameters: Sequence[Parameter],
+        world_size: int,
+        costs: Costs,
+        *,
+        gpu: AchievedGpu | None,
+        one_thread: bool,
+    ) -> None:
+        self._scheme, self._parameters, self._world_size = scheme, parameters, world_size
+        flops = gpu.achieved_flops("gemm", "fp32") if gpu and "fp32" in gpu.peak_flops else None
+        codec = costs.codec(scheme.name, one_thread=one_thread)
+        kernel_s, rate = Linear.of(CODEC_KERNEL_S, codec.launch_s), Rate(codec.memory_bandwidth, CODEC_RATE)
+        self._processor = Roofline(kernel_s, rate, flops)
+        self._kernel_host_s = 0.0 if one_thread else costs.hook_s
+        self._known: dict[tuple[int, ...], Encoding] = {}
+
+    def encoding(self, bucket: tuple[int, ...]) -> Encoding:
+        """Return how a bucket is encoded.
+
+        Args:
+            bucket: registration indices.
+        """
+        if (known := self._known.get(bucket)) is not None:
+            return known
+        parameters, time_s = [self._parameters[index] for index in bucket], self._processor.time_s
+        works = self._scheme.works(parameters, self._world_size)
+        sizes = [round(m.allreduce_bytes(self._world_size)) for m in self._scheme.messages(parameters)]
+        pauses = [0.0, *map(time_s, works[1:-1])]
+        host_s = sum(work.kernels for work in works) * self._kernel_host_s
+        messages = tuple(zip(pauses, sizes, strict=True))
+        found = self._known[bucket] = Encoding(messages, time_s(works[0]), time_s(works[-1]), host_s)
+        return found

@@ -38,12 +38,12 @@ class Simulated(Trace):
     """A simulation leaves its trace, with the buckets of its last iteration.
 
     Attributes:
-        schedule: that took the place of DDP's buckets; None where nothing did.
+        schedule: what rank 0 sent in the first iteration.
         beside: another job that ran with it; None where none did.
     """
 
     plan: BucketPlan
-    schedule: Schedule | None = None
+    schedule: Schedule
     beside: OtherJob | None = None
 
 

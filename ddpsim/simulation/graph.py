@@ -10,14 +10,20 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Literal
 
 from ddpsim.operations import Operation
-from ddpsim.simulation.codec_costs import Encoding
-from ddpsim.simulation.launched import Collective
+from ddpsim.simulation.ddp_costs import Encoding
 from ddpsim.simulation.linear import Linear, Terms
 
 BUFFERS_PART = "buffers: "
 """Before the names of constants in what broadcasts of buffers take: without communication there are none."""
+
+BUFFERS: Literal["buffers"] = "buffers"
+"""DDP's broadcast of rank 0's buffers, which has a cost of its own."""
+
+CollectiveKey = tuple[str, int, int]
+"""Operation, bytes and lane: what tells one collective's time from another's."""
 
 ORIGIN = 0
 """The node that has ended when time begins."""
@@ -130,6 +136,33 @@ class PlannedMessage:
     from_host_s: float = 0.0
     to_host_s: float = 0.0
     device: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Collective:
+    """One rank's part in one message among all ranks of a group.
+
+    Attributes:
+        size_bytes: of the message.
+        operation: what is done with it.
+        lane: number of the process group, or group and stream, that it is launched on.
+        number: place among the messages of its lane, equal on all ranks.
+    """
+
+    size_bytes: int
+    operation: Operation | Literal["buffers"]
+    lane: int
+    number: int
+
+    @property
+    def key(self) -> CollectiveKey:
+        """What tells its time from another's."""
+        return str(self.operation), self.size_bytes, self.lane
+
+    @property
+    def carried_as(self) -> Operation:
+        """The operation of its process group: buffers are broadcast."""
+        return Operation.BROADCAST if self.operation == BUFFERS else Operation(self.operation)
 
 
 @dataclass(slots=True)

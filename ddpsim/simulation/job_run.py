@@ -92,7 +92,7 @@ def start(
         on: a network that another job is on too; None is one of the job's own.
     """
     settings = job.settings
-    shared = job.job.communication(env, settings[0].scheduled, on)
+    shared = job.job.communication(env, settings[0].scheduled(0), on)
     graph = StepGraph()
     for draw, setting in zip(job.draws, settings, strict=True):
         build_rank(graph, setting, draw.rank, len(shared.lanes))
@@ -100,7 +100,7 @@ def start(
     if progress is not None:
         report(run, graph.ranks[0], progress)
     return JobRun(
-        job.job, job.workload, job.kinds, job.draws, settings, job.schedule, job.extent,
+        job.job, job.workload, job.kinds, job.draws, settings, job.extent,
         graph, run, run.times, shared,
     )  # fmt: skip
 
@@ -108,7 +108,7 @@ def start(
 def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGraph) -> GraphRun:
     """Return a run of a graph that has yet to be run, each rank on its resources."""
     job, draws, settings = resolved.job, resolved.draws, resolved.settings
-    env, scheduled = shared.env, settings[0].scheduled
+    env, scheduled = shared.env, settings[0].scheduled(0)
     links = job.channels(env, scheduled, shared.collectives) if scheduled.schedule.asynchronous else None
     transfer = shared.transfer if job.options.comm == "real" else None
     run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
@@ -292,7 +292,7 @@ class BesideRun:
 
 def _refuse_groups(resolved: ResolvedJob, whose: str) -> None:
     schedule = resolved.schedule
-    if schedule is not None and schedule.groups:
+    if schedule.groups:
         groups = ", ".join(schedule.groups)
         what = f"{whose} has process groups of fewer ranks ({groups}), whose links are not told apart"
         raise InputError(what, place="beside", remedy="use a scheme of one process group, as ddp or fsdp2")

@@ -25,7 +25,7 @@ from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
 from ddpsim.schedules.mesh import DATA, SENDS, STRIDED, TENSOR, stage_of_group
 from ddpsim.schedules.schedule import Lane
-from ddpsim.simulation.launched import BUFFERS, Collective
+from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.placement import place
 

@@ -14,8 +14,8 @@ from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
 from ddpsim.schedules.servers import count_sendable
+from ddpsim.simulation.graph import Collective
 from ddpsim.simulation.lanes import StreamQueue
-from ddpsim.simulation.launched import Collective
 
 Bucket = tuple[int, ...]
 """Registration indices of what is pushed and pulled together."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from ddpsim.jobs.updates import OptimizerUpdate
 from ddpsim.operations import Operation
-from ddpsim.simulation.graph import BUFFERS_PART, Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
-from ddpsim.simulation.launched import BUFFERS
+from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
 from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.setting import Launches, RankConfiguration
@@ -97,7 +96,7 @@ class PreForwardBuilder:
         costs, count, sizes_of = setting.costs, len(setting.workload.buffers), self._buffer_bytes
         flattened_s, launch_s = _price_apart(count * costs.buffer_s), _price_apart(costs.launch_s)
         copies_s = _price_apart(costs.copies_s(count, sum(map(sum, sizes_of.values()))))
-        lane = setting.scheduled.buffers_lane
+        lane = setting.scheduled(nodes.index).buffers_lane
         if self._device:
             to.host(flattened_s)
             whole = sum(map(sum, sizes_of.values()))
@@ -129,7 +128,7 @@ class PreForwardBuilder:
 def _find_buffer_bytes(setting: RankConfiguration) -> dict[int, list[int]]:
     """Return the messages of a broadcast by device, of which torch makes one a dtype; none where nothing is sent."""
     own, options = setting.workload, setting.options
-    wanted = options.broadcast_buffers and options.comm == "real" and setting.scheduled.schedule.broadcasts_buffers
+    wanted = options.broadcast_buffers and options.comm == "real" and setting.scheduled(0).schedule.broadcasts_buffers
     if not (setting.ddp and wanted):
         return {}
     devices: Sequence[int] = (0,) * len(own.buffers)
@@ -173,7 +172,7 @@ class OptimizerBuilder:
 
         That a device waits between two of them is no time of the optimizer's.
         """
-        to, nodes, launches, updates = self.to, self.nodes, self.launches, self.setting.scheduled.updates
+        to, nodes, launches, updates = self.to, self.nodes, self.launches, self.launches.scheduled.updates
         if to.one_thread:
             for update in updates:
                 if nodes.stepped:

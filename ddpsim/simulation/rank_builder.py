@@ -15,6 +15,7 @@ from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.graph import (
     ORIGIN,
     Cause,
+    Collective,
     ExecutionModel,
     IterationNodes,
     LayerNodes,
@@ -24,7 +25,6 @@ from ddpsim.simulation.graph import (
     RankGraph,
     StepGraph,
 )
-from ddpsim.simulation.launched import Collective
 from ddpsim.simulation.linear import Linear
 from ddpsim.workload.layer_messages import LayerMessage
 

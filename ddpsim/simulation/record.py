@@ -13,6 +13,7 @@ from ddpsim.simulation.graph import (
     LAUNCHES,
     ORIGIN,
     Cause,
+    Collective,
     Interval,
     IterationNodes,
     MessageNodes,
@@ -20,7 +21,6 @@ from ddpsim.simulation.graph import (
     RankGraph,
     StepGraph,
 )
-from ddpsim.simulation.launched import Collective
 from ddpsim.simulation.run import NodeTimes
 from ddpsim.trace.records import (
     COMPUTE,

@@ -23,17 +23,24 @@ from ddpsim.jobs.refusals import check_devices, check_extent, check_schedule, ch
 from ddpsim.jobs.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart, pace_of_part, parts_of
-from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.codec_costs import CodecCosts
 from ddpsim.simulation.communication import JobResources, WireFactor
-from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.ddp_costs import CodecCosts, Costs
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.lanes import check_layer_groups
-from ddpsim.simulation.scheduling import carry_out, in_stages, schedule_of
-from ddpsim.simulation.setting import RankConfiguration, Scheduled
+from ddpsim.simulation.scheduling import (
+    BucketSchedules,
+    carry_out,
+    in_every_iteration,
+    in_stages,
+    lanes_of,
+    make_ready,
+    merge_ranks,
+    schedule_of,
+)
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
@@ -98,7 +105,6 @@ class ResolvedJob:
         kinds: of ranks.
         draws: who is simulated for which of them; by rank of the graph, as `settings`.
         settings: what each simulated rank runs.
-        schedule: that took the place of DDP's buckets, as it was made; None where nothing did.
         extent: which iterations are simulated, and which of them count.
     """
 
@@ -107,8 +113,12 @@ class ResolvedJob:
     kinds: Sequence[RankKind]
     draws: Sequence[SimulatedRank]
     settings: Sequence[RankConfiguration]
-    schedule: Schedule | None
     extent: SimulatedIterations
+
+    @property
+    def schedule(self) -> Schedule:
+        """What rank 0 sends in the first iteration."""
+        return self.settings[0].scheduled(0).schedule
 
 
 class JobConditions(TypedDict, total=False):
@@ -178,7 +188,7 @@ def resolve(
     if given.get("every_rank") or options.asynchronous:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
     schedule, ranks = None, placement.world_size
-    if options.by_schedule and not options.staged:
+    if options.fixed_schedule and not options.staged:
         first = kinds[0].workload
         plan = options.bucket_plan(first) if planned is None else planned.plan(0)
         schedule = schedule_of(options, first, plan, placement, backend, calibration)
@@ -194,16 +204,19 @@ def resolve(
         settings = [each.with_input(factor) for each in settings]
     if parts:
         settings = in_stages(parts, drawn, settings, placement, backend, calibration)
-        schedule = settings[0].scheduled.schedule if options.staged else None
-    elif schedule is not None:
-        offloads = schedule.sharding.offload is not None and not kinds[0].workload.one_clock
-        copy_s = byte_copy_s(placement) if offloads else 0.0
-        settings = carry_out(schedule, settings, ranks, backend, copy_s)
+    elif schedule is None:
+        settings = carry_out(settings, partial(BucketSchedules, gloo=backend == "gloo"))
+    else:
+        copy_s = 0.0 if schedule.sharding.offload is None else byte_copy_s(placement)
+        if schedule.one_process:
+            settings = [merge_ranks(each, ranks) for each in settings]
+        make = partial(make_ready, schedule, lanes=lanes_of(schedule), gloo=backend == "gloo", host_copy_s=copy_s)
+        settings = carry_out(settings, lambda setting: in_every_iteration(make(setting)))
     job = JobResources(
         placement, options, calibration, backend, costs, gpu, given.get("wire_factor"), given.get("latency", 1.0)
     )
     _check_transports(job, settings[0], extent)
-    return ResolvedJob(job, workload, kinds, drawn, settings, schedule, extent)
+    return ResolvedJob(job, workload, kinds, drawn, settings, extent)
 
 
 def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None) -> ResolvedJob | None:
@@ -215,16 +228,15 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
         InputError: more single transfers than bearable.
     """
     before = resolved.job.options
-    if before.by_schedule or before.compiled or before.disturbed or before.order is not None:
+    if before.fixed_schedule or before.compiled or before.disturbed or before.order is not None:
         return None
     options = replace(before, caps=caps, plan=plan)
     plans = Plans([0], [options.bucket_plan(resolved.draws[0].kind.workload)])
     settings = [replace(each, options=options, plans=plans) for each in resolved.settings]
+    settings = carry_out(settings, partial(BucketSchedules, gloo=resolved.job.backend == "gloo"))
     job = replace(resolved.job, options=options)
     _check_transports(job, settings[0], resolved.extent)
-    return ResolvedJob(
-        job, resolved.workload, resolved.kinds, resolved.draws, settings, resolved.schedule, resolved.extent
-    )
+    return replace(resolved, job=job, settings=settings)
 
 
 def resolve_alone(
@@ -327,7 +339,7 @@ def _settings_of(
         planned: buckets; None are those of the options.
     """
     cycle, first = options.sync_every, draws[0].kind.workload
-    draws, dropped = _leave_layers_out(draws, options) if options.drop else (draws, _drop_nothing)
+    draws, dropped = _leave_layers_out(draws, options) if options.drop else (draws, lambda iteration: frozenset())
     plans = planned
     if plans is None and options.pipeline is None:
         views = [view for draw in draws for view in draw.seen]
@@ -342,18 +354,12 @@ def _settings_of(
             if options.compression != "none":
                 codec = CodecCosts(options.codec, parameters, max(ranks, 1), costs, gpu=gpu, one_thread=own.one_clock)
             of_own = plans or Plans([0], [plan_buckets(parameters, options.caps)])
-            buckets = Scheduled.of_buckets(len(parameters), max(options.process_groups, own.devices_per_rank))
             alike[id(own)] = RankConfiguration(
                 own, _execution_of(own), gpu, options, costs, of_own, draw.pace, dropped, codec,
                 [costs.copies_s(1, each.size_bytes) for each in parameters] if ranks else [],
-                total, max(ranks, 1), buckets, ddp=ranks > 0, input_stage=stage,
+                total, max(ranks, 1), ddp=ranks > 0, input_stage=stage,
             )  # fmt: skip
         yield replace(alike[id(own)], pace=draw.pace)
-
-
-def _drop_nothing(iteration: int) -> frozenset[int]:
-    """Return whose gradients an iteration leaves out where no layer is dropped."""
-    return frozenset()
 
 
 def _leave_layers_out(
@@ -377,11 +383,9 @@ def _check_transports(job: JobResources, setting: RankConfiguration, extent: Sim
         InputError: no such transport, or more single transfers than bearable.
     """
     options = job.options
-    shared = job.communication(simpy.Environment(), setting.scheduled)
+    shared = job.communication(simpy.Environment(), setting.scheduled(0))
     if options.fidelity == "steps" and options.comm == "real":
-        messages = [(Operation.ALLREDUCE, bucket.size_bytes) for bucket in setting.plans.plan(extent.total - 1).buckets]
-        if not setting.scheduled.by_plan:
-            schedule = setting.scheduled.schedule
-            own = WORLD in schedule.patterns or schedule.asynchronous
-            messages = [(each.op, each.size_bytes) for each in schedule if each.group == WORLD and not own]
+        schedule = setting.scheduled(extent.total - 1).schedule
+        own = WORLD in schedule.patterns or schedule.asynchronous
+        messages = [(each.op, each.size_bytes) for each in schedule if each.group == WORLD and not own]
         shared.collectives.check_extent(messages, extent.total // options.sync_every)

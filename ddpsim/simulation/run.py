@@ -13,8 +13,7 @@ import simpy
 
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.contention import Process, Processor
-from ddpsim.simulation.graph import ORIGIN, NodeKind, PeerCopy, RankGraph, StepGraph, beside_computing
-from ddpsim.simulation.launched import Collective
+from ddpsim.simulation.graph import ORIGIN, Collective, NodeKind, PeerCopy, RankGraph, StepGraph, beside_computing
 
 _NEVER = float("inf")
 

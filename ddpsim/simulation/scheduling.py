@@ -5,13 +5,14 @@ A schedule made ready for a rank says where in forward and backward that stops, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
 import numpy as np
 
-from ddpsim.bucketing import BucketPlan
+from ddpsim.bucketing import BucketPlan, Parameter
+from ddpsim.bucketing.drop import remap_gradients
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.jobs.plans import Plans
@@ -41,9 +42,9 @@ from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.pipeline import works_of
 from ddpsim.schedules.points import PointKind
 from ddpsim.schedules.schedule import Lane, Schedule, parameters_at
+from ddpsim.schedules.schemes import ddp
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation.codec_costs import Encoding
-from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.ddp_costs import Costs, Encoding
 from ddpsim.simulation.graph import PlannedMessage
 from ddpsim.simulation.lanes import part_of, share_of_together
 from ddpsim.simulation.setting import RankConfiguration, Scheduled, StagedRank
@@ -100,6 +101,13 @@ def schedule_of(
     return beside_experts(made, experts.ranks, among, workload.parameters, experts.parameters)
 
 
+def schedule_of_buckets(
+    options: Options, parameters: Sequence[Parameter], groups: Sequence[tuple[int, ...]]
+) -> Schedule:
+    """Return the schedule of torch's reducer, which sums the buckets `groups`: it rests on nothing else."""
+    return ddp(SchemeInputs(parameters=parameters, buckets=groups, world_size=1, every=options.sync_every))
+
+
 def setup_of(
     options: Options,
     workload: Workload,
@@ -136,46 +144,57 @@ BUFFERS_LANE: Lane = (WORLD, "module buffers")
 Messages have groups of their own in `ddpexec.schedules.lanes`, so that a broadcast waits for none of them.
 """
 
+_MAIN_LANE: Lane = (WORLD, "main")
+"""Of torch's reducer with one process group, on which module buffers go too."""
 
-def _make_ready(
+
+def make_ready(
     schedule: Schedule,
     setting: RankConfiguration,
+    lanes: Sequence[Lane],
     *,
     gloo: bool,
     host_copy_s: float = 0.0,
-    pipeline: tuple[Sequence[Lane], int] | None = None,
+    place: int | None = None,
 ) -> Scheduled:
     """Return `schedule` for ranks that compute as `setting` says.
 
     Args:
+        lanes: of all ranks.
         gloo: whether it is carried out over gloo, whose messages start when the host launches them.
         host_copy_s: of a byte between host and device.
-        pipeline: the lanes of all ranks of a pipeline, and the place of this one in it.
+        place: of these ranks in a pipeline.
     """
     workload, options = setting.workload, setting.options
-    lanes, place = (_lanes_of(schedule), None) if pipeline is None else (tuple(pipeline[0]), pipeline[1])
-    layers = (number for number, lane in enumerate(lanes) if lane in _layers_lanes(place))
+    numbers, copy_s = {lane: n for n, lane in enumerate(lanes)}, 0.0 if setting.execution.one_thread else host_copy_s
+    buffers, layers = _lanes_beside(place)
     filled = (index for each in schedule if is_filled_by_hooks(each) for index in each.parameters)
     forward, updates = updates_of(schedule, workload, clipping=options.clip_gradients, scale_host=options.scale_host)
     return Scheduled(
         schedule,
-        tuple(_messages_of(schedule, setting, lanes, gloo=gloo, host_copy_s=host_copy_s)),
-        lanes,
+        tuple(_messages_of(schedule, setting, numbers, gloo=gloo, host_copy_s=copy_s)),
+        tuple(lanes),
         forward,
         updates,
         parameters_at(schedule, PointKind.BACKWARD),
         frozenset(filled),
-        lanes.index(_buffers_lane(place)),
-        next(layers, None),
+        numbers.get(buffers),
+        next((numbers[lane] for lane in layers if lane in numbers), None),
     )
 
 
 def _messages_of(
-    schedule: Schedule, setting: RankConfiguration, lanes: Sequence[Lane], *, gloo: bool, host_copy_s: float
+    schedule: Schedule, setting: RankConfiguration, lanes: Mapping[Lane, int], *, gloo: bool, host_copy_s: float
 ) -> Iterator[PlannedMessage]:
-    """Yield the messages of `schedule`, in its order, with what each costs a rank."""
+    """Yield the messages of `schedule`, in its order, with what each costs a rank.
+
+    Args:
+        lanes: their numbers; those of messages that are not there take turns.
+    """
     costs, parameters, view = setting.costs, setting.workload.all_parameters, setting.options.gradient_as_bucket_view
-    rung = {(each.group, each.stream) for each in schedule if runs_in_rings(schedule) and each.op.in_parts}
+    codec, devices, several = setting.codec, setting.devices, len(setting.execution.devices) > 1
+    rings = runs_in_rings(schedule)
+    rung = {(each.group, each.stream) for each in schedule if rings and each.op.in_parts}
     numbers = {message.id: number for number, message in enumerate(schedule)}
     for number, message in enumerate(schedule):
         lane, whole = (message.group, message.stream), sum(parameters[index].size_bytes for index in message.parameters)
@@ -188,10 +207,10 @@ def _messages_of(
             number,
             message.size_bytes,
             message.parameters,
-            Encoding(((0.0, message.size_bytes),)),
+            Encoding(((0.0, message.size_bytes),)) if codec is None else codec.encoding(message.parameters),
             out * copy_s,
             message.op,
-            lanes.index(lane),
+            lanes.get(lane),
             tuple(numbers[name] for name in message.after_messages),
             filled * copy_s + _unit_s(message, costs),
             host_awaits(message, gloo=gloo) and lane not in rung,
@@ -199,6 +218,7 @@ def _messages_of(
             message.blocking,
             message.from_host_bytes * host_copy_s,
             message.to_host_bytes * host_copy_s,
+            devices[message.parameters[0]] if several else 0,
         )
 
 
@@ -212,23 +232,23 @@ def _unit_s(message: Message, costs: Costs) -> float:
     return max(0.0, costs.unit_s - costs.launch_s - costs.finish_s)
 
 
-def _buffers_lane(place: int | None) -> Lane:
-    return BUFFERS_LANE if place is None else (group_of_stage(DATA, place), BUFFERS_LANE[1])
+def _lanes_beside(place: int | None) -> tuple[Lane, Sequence[Lane]]:
+    """Return the lane of module buffers and those of what layers wait for, of all ranks or a place in a pipeline."""
+    if place is None:
+        return BUFFERS_LANE, LAYERS
+    return (group_of_stage(DATA, place), BUFFERS_LANE[1]), ((group_of_stage(TENSOR, place), LAYERS[0][1]),)
 
 
-def _layers_lanes(place: int | None) -> Sequence[Lane]:
-    return LAYERS if place is None else ((group_of_stage(TENSOR, place), LAYERS[0][1]),)
-
-
-def _lanes_of(schedule: Schedule, place: int | None = None) -> tuple[Lane, ...]:
+def lanes_of(schedule: Schedule, place: int | None = None) -> tuple[Lane, ...]:
     """Return the groups and streams of a schedule's messages, of module buffers, which are first, and of layers.
 
     Args:
         place: in a pipeline, of the ranks that carry it out.
     """
-    layers = [lane for lane in _layers_lanes(place) if lane[0] in schedule.groups]
+    buffers, of_layers = _lanes_beside(place)
+    layers = [lane for lane in of_layers if lane[0] in schedule.groups]
     sent = [(message.group, message.stream) for message in schedule]
-    return tuple(dict.fromkeys([_buffers_lane(place), *sent, *layers]))
+    return tuple(dict.fromkeys([buffers, *sent, *layers]))
 
 
 REPLICATE_S = 27e-6
@@ -238,7 +258,7 @@ REPLICATE_S = 27e-6
 """
 
 
-def _merge_ranks(setting: RankConfiguration, ranks: int) -> RankConfiguration:
+def merge_ranks(setting: RankConfiguration, ranks: int) -> RankConfiguration:
     """Return `setting` where `ranks` of them are threads of one process.
 
     Their forwards launch through one interpreter, whose lock one thread has at a time, so that the host's time is all
@@ -256,25 +276,49 @@ def _merge_ranks(setting: RankConfiguration, ranks: int) -> RankConfiguration:
 
 
 def carry_out(
-    schedule: Schedule,
-    settings: Sequence[RankConfiguration],
-    world_size: int,
-    backend: str,
-    host_copy_s: float = 0.0,
+    settings: Sequence[RankConfiguration], make: Callable[[RankConfiguration], Callable[[int], Scheduled]]
 ) -> list[RankConfiguration]:
-    """Return `settings` of ranks that carry out `schedule`, made ready once for all that compute alike.
+    """Return `settings` with what each sends by iteration, made once for all that compute alike."""
+    found: list[RankConfiguration] = []
+    for each in settings:
+        alike = (one.scheduled for one in found if one.workload is each.workload and one.costs == each.costs)
+        found.append(replace(each, scheduled=next(alike, None) or make(each)))
+    return found
+
+
+def in_every_iteration(made: Scheduled) -> Callable[[int], Scheduled]:
+    """Return what gives the same in every iteration."""
+    return lambda iteration: made
+
+
+class BucketSchedules:
+    """Gives the schedule of each iteration, made ready: the buckets of its plan, as torch's reducer sums them.
+
+    Buckets are others from one iteration to the next where a policy rebuilds them, and where what is left of an
+    iteration without some layers moves up into the memory of the first of them.
 
     Args:
-        host_copy_s: of a byte between the host and the device of each rank.
+        setting: of ranks that compute alike.
+        gloo: whether gloo carries them out.
     """
-    found = [_merge_ranks(each, world_size) for each in settings] if schedule.one_process else settings
-    carried: list[RankConfiguration] = []
-    for each in found:
-        alike = (one.scheduled for one in carried if one.workload is each.workload and one.costs == each.costs)
-        copy_s = 0.0 if each.execution.one_thread else host_copy_s
-        made = next(alike, None) or _make_ready(schedule, each, gloo=backend == "gloo", host_copy_s=copy_s)
-        carried.append(replace(each, scheduled=made))
-    return carried
+
+    def __init__(self, setting: RankConfiguration, *, gloo: bool) -> None:
+        self._setting, self._gloo = setting, gloo
+        # Process groups take turns, and of several devices each has its own.
+        turns = max(setting.options.process_groups, setting.workload.devices_per_rank)
+        self._lanes = [(WORLD, str(number)) for number in range(turns)] if turns > 1 else [_MAIN_LANE]
+        self._made: dict[tuple[tuple[int, ...], ...], Scheduled] = {}
+
+    def __call__(self, iteration: int) -> Scheduled:
+        """Return what an iteration sends; the same object where buckets are the same."""
+        setting = self._setting
+        parameters, groups = setting.workload.parameters, setting.plans.plan(iteration).groups()
+        if setting.remaps(dropped := setting.dropped(iteration)):
+            groups = [group for group in remap_gradients(parameters, groups, dropped) if group]
+        if (made := self._made.get(key := tuple(groups))) is None:
+            schedule = schedule_of_buckets(setting.options, parameters, groups)
+            made = self._made[key] = make_ready(schedule, setting, self._lanes, gloo=self._gloo)
+        return made
 
 
 def in_stages(
@@ -302,17 +346,17 @@ def in_stages(
         schedules.append(schedule_of(options, each.workload, plan, placement, backend, calibration, place))
     last = given.stages * given.stages_per_rank - 1
     sends = [("forward", stage) for stage in range(last)] + [("backward", stage) for stage in range(1, last + 1)]
-    lanes = [lane for place, each in enumerate(schedules) for lane in _lanes_of(each, place)]
+    lanes = [lane for place, each in enumerate(schedules) for lane in lanes_of(each, place)]
     numbers = {send: len(lanes) + at for at, send in enumerate(sends)}
     lanes += [(group_of_stage(SENDS, stage), kind) for kind, stage in sends]
     works = works_of(given.order, given.stages, given.micro_batches, given.stages_per_rank)
-    found, made = list[RankConfiguration](), dict[int, Scheduled]()
+    found, made = list[RankConfiguration](), dict[int, Callable[[int], Scheduled]]()
     for draw, setting in zip(draws, settings, strict=True):
         part = draw.kind.part
         assert part is not None
         if part.place not in made:
-            schedule, pipeline = schedules[part.place], (lanes, part.place)
-            made[part.place] = _make_ready(schedule, setting, gloo=backend == "gloo", pipeline=pipeline)
+            ready = make_ready(schedules[part.place], setting, lanes, gloo=backend == "gloo", place=part.place)
+            made[part.place] = in_every_iteration(ready)
         stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers)
         found.append(replace(setting, plans=plans[part.place], scheduled=made[part.place], stages=stages))
     return found

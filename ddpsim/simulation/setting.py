@@ -1,7 +1,6 @@
 """What a simulated rank runs: what it computes, what it launches and where it waits for that, in each iteration.
 
-Which message may leave where, a bucket of DDP's or one of a schedule, is asked of the queue that an executor asks,
-`LaunchQueue`.
+Which message of an iteration's schedule may leave where is asked of the queue that an executor asks, `LaunchQueue`.
 """
 
 from __future__ import annotations
@@ -11,20 +10,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
-from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
+from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.errors import PlanError
 from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart
 from ddpsim.jobs.updates import WHOLE_UPDATE, ForwardWait, OptimizerUpdate
 from ddpsim.options.input_stage import InputStage
-from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.pipeline import StageWork
 from ddpsim.schedules.points import Point
-from ddpsim.schedules.schedule import Lane, Schedule, gradient_points, queue_of, queue_of_buckets
-from ddpsim.simulation.codec_costs import CodecCosts, Encoding
-from ddpsim.simulation.ddp_costs import ENTER_S, KERNELS, Costs
+from ddpsim.schedules.schedule import Lane, Schedule, gradient_points, queue_of
+from ddpsim.simulation.ddp_costs import ENTER_S, KERNELS, CodecCosts, Costs
 from ddpsim.simulation.graph import ExecutionModel, PlannedMessage
 from ddpsim.simulation.linear import Linear
 from ddpsim.workload import Workload
@@ -34,18 +30,15 @@ from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage, ModelParallel
 from ddpsim.workload.optimizers import ADDITION
 
-BUCKETS = Schedule(scheme="ddp", messages=())
-"""Of DDP's own buckets, which are those of each iteration's plan."""
-
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """What one kind of rank sends, and where it waits for that: a schedule's messages, or DDP's own buckets.
+    """What one kind of rank sends in an iteration, and where it waits for that: a schedule made ready for it.
 
     Attributes:
-        schedule: with its messages cut into segments; `BUCKETS` is DDP's own.
-        messages: one a message, in the same order; None are the buckets of each iteration's plan.
-        lanes: groups and streams; of a pipeline, of all its ranks; of DDP's buckets, process groups or devices.
+        schedule: with its messages cut into segments.
+        messages: one a message, in the same order.
+        lanes: groups and streams; of a pipeline, of all its ranks; of DDP's reducer, process groups or devices.
         forward: where forward stops, in order.
         updates: what the optimizer does after backward, in order; none where it updates before use.
         needed: parameters before the computation of whose gradient it waits, or launches.
@@ -55,51 +48,51 @@ class Scheduled:
     """
 
     schedule: Schedule
-    messages: tuple[PlannedMessage, ...] | None
+    messages: tuple[PlannedMessage, ...]
     lanes: tuple[Lane, ...]
-    forward: tuple[ForwardWait, ...]
-    updates: tuple[OptimizerUpdate, ...]
-    needed: frozenset[int]
-    filled: frozenset[int]
+    forward: tuple[ForwardWait, ...] = ()
+    updates: tuple[OptimizerUpdate, ...] = (WHOLE_UPDATE,)
+    needed: frozenset[int] = frozenset()
+    filled: frozenset[int] = frozenset()
     buffers_lane: int | None = None
     layers_lane: int | None = None
 
-    @classmethod
-    def of_buckets(cls, parameters: int, lanes: int) -> Scheduled:
-        """Return DDP's own buckets, of a model of so many parameters, on so many process groups or devices."""
-        world = tuple((WORLD, str(number)) for number in range(lanes))
-        return cls(BUCKETS, None, world, (), (WHOLE_UPDATE,), frozenset(), frozenset(range(parameters)))
 
-    @property
-    def by_plan(self) -> bool:
-        """Whether its messages are the buckets of each iteration's plan."""
-        return self.messages is None
+NOTHING = Scheduled(Schedule(scheme="ddp", messages=()), (), ())
+"""What one process without DDP sends."""
 
 
 class Launches:
     """Says what to launch at each point that a rank passes, and what to wait for before it: what its queue says.
 
     Args:
-        queue: of the messages; `begin` begins its next iteration.
-        planned: message of each number.
-        ids: of the messages, for errors.
+        scheduled: what is sent, in this iteration and those after it that send the same.
+        iteration: the first of them.
         parameters: how many the model has.
 
     Attributes:
-        queue, planned: as given.
+        scheduled: as given.
     """
 
-    __slots__ = ("_gradients", "_ids", "planned", "queue")
+    __slots__ = ("_gradients", "_planned", "_queue", "_skipped", "scheduled")
 
-    def __init__(
-        self, queue: LaunchQueue[Point], planned: Sequence[PlannedMessage], ids: Sequence[str], parameters: int
-    ) -> None:
-        self.queue, self.planned, self._ids = queue, planned, ids
+    def __init__(self, scheduled: Scheduled, iteration: int, parameters: int) -> None:
+        self.scheduled, self._planned, self._skipped = scheduled, scheduled.messages, list[int]()
+        self._queue = queue_of(scheduled.schedule)
+        self._queue.resume(iteration)
         self._gradients = gradient_points(tuple(range(parameters)))
+
+    def skip(self, iteration: int, dropped: Collection[int]) -> None:
+        """Leave out of an iteration the messages of nothing but parameters that are left out of it."""
+        skipped = skipped_buckets([message.parameters for message in self._planned], dropped) if dropped else []
+        if skipped or self._skipped:
+            self._queue.reset(skipped)
+            self._queue.resume(iteration)
+        self._skipped = skipped
 
     def begin(self) -> list[PlannedMessage]:
         """Begin an iteration; return what to launch at its start."""
-        return [self.planned[number] for number in self.queue.begin()]
+        return [self._planned[number] for number in self._queue.begin()]
 
     def gradient(self, parameter: int, unused: Iterable[int] = ()) -> list[PlannedMessage]:
         """Announce a gradient, and before it those that will not come, in whose place zeros are sent.
@@ -107,13 +100,13 @@ class Launches:
         Returns:
             What to launch, in order.
         """
-        came = self.queue.mark_passed(*(self._gradients[index] for index in unused)) if unused else []
-        came += self.queue.mark_passed(self._gradients[parameter])
-        return [self.planned[number] for number in came]
+        came = self._queue.mark_passed(*(self._gradients[index] for index in unused)) if unused else []
+        came += self._queue.mark_passed(self._gradients[parameter])
+        return [self._planned[number] for number in came]
 
     def mark_passed(self, *points: Point) -> list[PlannedMessage]:
         """Announce points; return what to launch, in order."""
-        return [self.planned[number] for number in self.queue.mark_passed(*points)]
+        return [self._planned[number] for number in self._queue.mark_passed(*points)]
 
     def take_waits(self, *points: Point) -> list[PlannedMessage]:
         """Return what must have ended before `points` are passed, in order.
@@ -121,13 +114,14 @@ class Launches:
         Raises:
             PlanError: a message that stands behind another which is not possible yet: a rank would wait for ever.
         """
-        waited = self.queue.take_waits(*points)
-        if held := [number for number in waited if self.queue.is_held(number)]:
-            before = self._ids[self.queue.next_of(held[0])]
+        waited = self._queue.take_waits(*points)
+        if held := [number for number in waited if self._queue.is_held(number)]:
+            messages = self.scheduled.schedule.messages
+            before = messages[self._queue.next_of(held[0])].id
             what = f"{points[0]} waits for it, and it for {before!r} before it, which is not possible yet"
-            place = f"message {self._ids[held[0]]!r}"
+            place = f"message {messages[held[0]].id!r}"
             raise PlanError(what, place=place, remedy="put it first, or on another stream")
-        return [self.planned[number] for number in waited]
+        return [self._planned[number] for number in waited]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,6 +151,10 @@ between 1 and 64 MiB (`python -m studies.host_costs.additions`), taken as one.
 """
 
 
+ForwardStop = tuple[float, float, ForwardWait | LayerMessage | DevicePart]
+"""Why forward stops, behind the shares of it on host and device that are over then."""
+
+
 @dataclass(slots=True)
 class RankConfiguration:
     """What a rank runs: the same for every rank of its kind.
@@ -171,7 +169,7 @@ class RankConfiguration:
         copies_s: of copying each gradient into its bucket.
         iterations: how many to run.
         ranks: of the job.
-        scheduled: what it sends, and where it waits for that.
+        scheduled: gives what iteration k sends, and where it waits for that; the same object while that stays.
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
         input_stage: how batches are loaded and copied; None where they are there.
         stages: what it computes in a step of a pipeline; None of a whole model.
@@ -191,7 +189,7 @@ class RankConfiguration:
     copies_s: Sequence[float]
     iterations: int
     ranks: int
-    scheduled: Scheduled
+    scheduled: Callable[[int], Scheduled] = lambda iteration: NOTHING
     ddp: bool = True
     input_stage: InputStage | None = None
     stages: StagedRank | None = None
@@ -219,12 +217,9 @@ class RankConfiguration:
         """What layers wait for; None of whole ones, and of one process by itself."""
         return (self.workload.tensor or self.workload.experts) if self.ddp else None
 
-    @property
-    def forward_stops(self) -> Sequence[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]:
-        """Where forward stops, for a schedule, in a layer or between devices: the shares of it on host and device that
-        are over then."""
-        stops: list[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]
-        stops = [(each.host, each.work, each) for each in self.scheduled.forward]
+    def forward_stops(self, scheduled: Scheduled) -> Sequence[ForwardStop]:
+        """Return where forward stops, for what is sent, in a layer or between devices, in order."""
+        stops: list[ForwardStop] = [(each.host, each.work, each) for each in scheduled.forward]
         if self.workload.devices:
             forward = self.workload.forward
             stops += part_shares(self.workload.devices, float(median(forward.host_s)), float(median(forward.device_s)))
@@ -265,42 +260,16 @@ class RankConfiguration:
         return [i for i in range(len(self.workload.parameters)) if i not in used]
 
     def launches(self, iteration: int, before: Launches | None) -> Launches:
-        """Return what an iteration launches and waits for; where messages stay, that of the one `before` goes on.
-
-        Of DDP they are the buckets of its plan. Those of nothing but layers that are left out are skipped.
-        """
-        scheduled, count = self.scheduled, len(self.workload.parameters)
-        if scheduled.messages is not None:
-            schedule = scheduled.schedule
-            ids = () if before else [message.id for message in schedule]
-            return before or Launches(queue_of(schedule), scheduled.messages, ids, count)
-        dropped, plan = self.dropped(iteration), self.plans.plan(iteration)
-        remaps = self.remaps(dropped)
-        buckets = self._remap(plan, dropped) if remaps else plan.buckets
-        groups = [bucket.parameters for bucket in buckets]
-        if before is None or [message.parameters for message in before.planned] != groups:
-            planned = [self._plan_bucket(number, bucket) for number, bucket in enumerate(buckets)]
-            before = Launches(queue_of_buckets(groups), planned, (), count)
-        before.queue.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
+        """Return what an iteration launches and waits for; where messages stay, that of the one `before` goes on."""
+        scheduled, dropped = self.scheduled(iteration), self.dropped(iteration)
+        if before is None or before.scheduled is not scheduled:
+            before = Launches(scheduled, iteration, len(self.workload.parameters))
+        before.skip(iteration, () if self.remaps(dropped) else dropped)
         return before
-
-    def _plan_bucket(self, number: int, bucket: Bucket) -> PlannedMessage:
-        """Return a bucket as a message; it is copied out on the device, but where gradients are its views."""
-        view, parameters = self.options.gradient_as_bucket_view, bucket.parameters
-        copy_s = 0.0 if view else self.costs.copies_s(len(parameters), bucket.size_bytes)
-        encoding = Encoding(((0.0, bucket.size_bytes),)) if self.codec is None else self.codec.encoding(bucket)
-        device = self.devices[parameters[0]]
-        return PlannedMessage(number, bucket.size_bytes, parameters, encoding, copy_s, device=device)
 
     def remaps(self, dropped: Collection[int]) -> bool:
         """Whether what is left of an iteration without `dropped` moves up into the memory of the first buckets."""
         return bool(dropped) and self.options.drop_buckets == "remapped"
-
-    def _remap(self, plan: BucketPlan, dropped: Collection[int]) -> list[Bucket]:
-        """Return the buckets of an iteration without `dropped`, in launch order, whose memory is that of `plan`."""
-        parameters = self.workload.parameters
-        groups = remap_gradients(parameters, plan.groups(), dropped)
-        return [Bucket(group, sum(parameters[i].size_bytes for i in group), None) for group in groups if group]
 
     def forward_host_s(self, iteration: int) -> float:
         """Return the host time that DDP adds to a forward, the broadcast of buffers apart."""

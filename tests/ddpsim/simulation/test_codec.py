@@ -12,8 +12,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.compression import scheme
 from ddpsim.operations import Operation
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.codec_costs import CodecCosts
-from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.ddp_costs import CodecCosts, Costs
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.gpus import gpu_of
@@ -65,7 +64,7 @@ def test_a_compressed_bucket_takes_its_bytes_and_its_decoding(device):
     trace = run(source, "fp16", caps=ONE_BUCKET)
     wire = Collectives(None, placement, backend="gloo").estimate_s(source.gradient_bytes // 2)
     codec = codec_costs("fp16", source, Costs.of("gloo", None, device))
-    encoding = codec.encoding(Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0])
+    encoding = codec.encoding(Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0].parameters)
     [bucket] = trace.iterations[-1].buckets
     assert encoding.decode_s > 0
     assert bucket.finished_s - bucket.wire_s == pytest.approx(wire + encoding.decode_s, rel=1e-9)
@@ -76,7 +75,7 @@ def test_on_a_cpu_encoding_delays_the_step_by_itself():
     slow, plain = (summarise(run(source, name, caps=ONE_BUCKET)) for name in ("fp16", "none"))
     bucket = Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0]
     costs = Costs.of("gloo", None)
-    encoding = codec_costs("fp16", source, costs).encoding(bucket)
+    encoding = codec_costs("fp16", source, costs).encoding(bucket.parameters)
     size = source.gradient_bytes
     # Read a float32 and write a half, read and write a half: 2.5 times the bytes, at twice the rate of a copy.
     assert encoding.encode_s == pytest.approx(2 * costs.hook_s + 2.5 * size / (2 * costs.copy_Bps))
@@ -88,17 +87,17 @@ def test_what_was_measured_of_a_codec_takes_the_place_of_copies():
     bucket = Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0]
     values = {"gloo.ddp.fp16_kernel_s": 1e-4, "gloo.ddp.fp16_Bps": 1e9}
     measured = Calibration.priors("gloo").with_values(values, source="test")
-    encoding = codec_costs("fp16", source, Costs.of("gloo", measured)).encoding(bucket)
+    encoding = codec_costs("fp16", source, Costs.of("gloo", measured)).encoding(bucket.parameters)
     assert encoding.encode_s == pytest.approx(2 * 1e-4 + 2.5 * source.gradient_bytes / 1e9)
     others, priors = (codec_costs("bf16", source, Costs.of("gloo", each)) for each in (measured, None))
-    assert others.encoding(bucket) == priors.encoding(bucket)
+    assert others.encoding(bucket.parameters) == priors.encoding(bucket.parameters)
 
 
 def test_on_a_gpu_encoding_is_overhead_and_no_computing():
     source = workload(device="V100")
     slow, plain = (summarise(run(source, name, caps=ONE_BUCKET)) for name in ("onebit", "none"))
     encoding = codec_costs("onebit", source, Costs.of("gloo", None, "V100")).encoding(
-        Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0]
+        Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0].parameters
     )
     assert slow.backward_compute_s == pytest.approx(plain.backward_compute_s, rel=1e-6)
     assert slow.ddp_overhead_s - plain.ddp_overhead_s == pytest.approx(encoding.encode_s, rel=1e-6)

@@ -14,7 +14,7 @@ from ddpsim.operations import Operation
 from ddpsim.simulation import simulate
 from ddpsim.simulation.contention import ConcurrentCollectives
 from ddpsim.simulation.ddp_costs import Costs
-from ddpsim.simulation.launched import BUFFERS, Collective
+from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import workload

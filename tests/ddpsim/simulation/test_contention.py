@@ -17,8 +17,8 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, Share, share_of
 from ddpsim.simulation.ddp_costs import Costs, remove_overlap_costs
+from ddpsim.simulation.graph import Collective
 from ddpsim.simulation.job import Job
-from ddpsim.simulation.launched import Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS

@@ -151,7 +151,7 @@ def test_memory_is_of_the_device_that_needs_most():
     source, asked = on_devices(), Options()
     source = replace(source, activations_bytes=900_000_000)
     plan = asked.bucket_plan(source)
-    first, second = (Memory.of(source, plan, asked, None, None, device) for device in (0, 1))
+    first, second = (Memory.of(source, plan, asked, None, device=device) for device in (0, 1))
     whole = Memory.of(replace(source, devices=()), plan, asked, None)
     assert first.parameters_bytes == second.parameters_bytes == whole.parameters_bytes / 2
     assert first.buckets_bytes + second.buckets_bytes == whole.buckets_bytes

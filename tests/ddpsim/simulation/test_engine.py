@@ -15,7 +15,7 @@ from ddpsim.operations import Operation
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.ddp_costs import Costs
-from ddpsim.simulation.launched import Collective
+from ddpsim.simulation.graph import Collective
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Buffer
 from tests.ddpsim.simulation.builders import period, place, wire_s, workload

@@ -43,7 +43,7 @@ def _predicted(ranks: int, nodes: int = 1, gpus: int | None = None, **asked: obj
 def test_one_rank_is_what_it_was() -> None:
     whole = predict(Job(Model.of(MODEL).on(NODE), NODE, nodes=2, calibration=ALIKE), band=False)
     assert _predicted(1, 2).document() == whole.document()
-    assert not whole.options.by_schedule
+    assert not whole.options.fixed_schedule
 
 
 @pytest.mark.parametrize(("ranks", "nodes", "gpus"), [(2, 1, 8), (8, 1, 8), (8, 2, 4), (4, 4, 1)])

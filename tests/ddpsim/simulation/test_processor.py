@@ -3,7 +3,7 @@ import simpy
 
 from ddpsim.operations import Operation
 from ddpsim.simulation.contention import UNDISTURBED, ComputeSlowdown, Processor, Share
-from ddpsim.simulation.launched import Collective
+from ddpsim.simulation.graph import Collective
 
 
 def one(size_bytes=1):

@@ -5,8 +5,7 @@ import simpy
 
 from ddpsim.operations import Operation
 from ddpsim.simulation.contention import UNDISTURBED, ComputeSlowdown, Processor, Share
-from ddpsim.simulation.graph import NodeKind, RankGraph, StepGraph
-from ddpsim.simulation.launched import Collective
+from ddpsim.simulation.graph import Collective, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.run import GraphRun
 
 

@@ -12,12 +12,14 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
+from ddpsim.order.predictors import MeanReady
 from ddpsim.schedules.points import Point, PointKind
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.schedules.schemes import naive
+from ddpsim.schedules.schemes import ddp, naive
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.resolve import resolve
 from ddpsim.topology.placement import Placement
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.metrics import summarise
@@ -48,6 +50,28 @@ def test_ddp_as_a_schedule_is_ddp(source: Workload, given: Options) -> None:
     )
     assert schedule.iterations == ddp.iterations
     assert schedule.spans == ddp.spans
+
+
+def test_the_reducers_schedule_is_another_where_buckets_are() -> None:
+    source = workload(gradients=8)
+    given = Options(backend="gloo", caps=BucketCaps(bucket_cap_mb=1.0), order="drift:1:2", predictor=Backwards)
+    [setting, *_] = resolve(source, place(), given).settings
+    schedules = [setting.scheduled(iteration).schedule for iteration in range(4)]
+    for iteration, schedule in enumerate(schedules):
+        assert [message.parameters for message in schedule] == setting.plans.plan(iteration).groups()
+        assert schedule == ddp(
+            SchemeInputs(parameters=source.parameters, buckets=setting.plans.plan(iteration).groups(), world_size=2)
+        )
+    assert schedules[0] != schedules[-1]
+    # Messages that stay are those that the iteration before was given, so that what is in flight is known.
+    assert setting.scheduled(2) is setting.scheduled(3)
+
+
+class Backwards(MeanReady):
+    """Expects gradients in the reverse of the order in which they come."""
+
+    def predict(self) -> list[float]:
+        return [-time for time in super().predict()]
 
 
 def test_naive_is_the_computation_then_an_allreduce_a_gradient() -> None:

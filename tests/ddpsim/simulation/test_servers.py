@@ -20,8 +20,8 @@ from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.contention import slow_messages
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.graph import Collective
 from ddpsim.simulation.job import Job
-from ddpsim.simulation.launched import Collective
 from ddpsim.simulation.parameter_servers import ServerConnection, ServerLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology

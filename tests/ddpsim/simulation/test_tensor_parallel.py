@@ -42,15 +42,14 @@ def _predicted(ranks: int, nodes: int = 1, *, band: bool = False, model: str = M
 def _transports(found: Prediction) -> dict[str, tuple[Transport, int]]:
     """Return by process group its transport, and for how many groups that stands."""
     run = found.run.whole()
-    assert run.settings[0].scheduled is not None
-    lanes = zip(run.settings[0].scheduled.lanes, run.shared.lanes, strict=True)
+    lanes = zip(run.settings[0].scheduled(0).lanes, run.shared.lanes, strict=True)
     return {group: (each.collectives.transport, each.together) for (group, _), each in lanes}
 
 
 def test_one_rank_is_what_it_was() -> None:
     whole = predict(Job(Model.of(MODEL).on(NODE), NODE, nodes=2), band=False)
     assert _predicted(1, 2).document() == whole.document()
-    assert not whole.options.by_schedule
+    assert not whole.options.fixed_schedule
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -86,9 +85,8 @@ def test_gradients_go_over_the_ranks_of_one_place() -> None:
 def test_each_group_has_its_ranks() -> None:
     found = _predicted(4, 2)
     run = found.run.whole()
-    assert run.settings[0].scheduled is not None
-    assert run.settings[0].scheduled.lanes[-1] == LAYERS[0]
-    assert run.settings[0].scheduled.schedule.groups == {TENSOR: 4, DATA: 4}
+    assert run.settings[0].scheduled(0).lanes[-1] == LAYERS[0]
+    assert run.schedule.groups == {TENSOR: 4, DATA: 4}
     assert run.shared.lanes[-1].ranks == 4
 
 
