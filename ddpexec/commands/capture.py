@@ -15,6 +15,7 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import JsonDocument, note, note_all, write
 from ddpsim.errors import InputError
+from ddpsim.options.exclusions import refuse_excluded
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -55,9 +56,7 @@ def capture(
     """
     if (arguments.model is None) == (arguments.step is None):
         raise InputError("give one of --model and --step", place="capture", remedy="e.g. --model resnet50")
-    if arguments.step is not None and (arguments.precision is not None or arguments.device):
-        what = "--precision" if arguments.precision is not None else "--device"
-        raise InputError(f"{what} and --step are both given", remedy=f"the step chooses its own; drop {what}")
+    refuse_excluded(arguments, "capture")
     if is_on_first_node():
         check_destination(arguments.output, as_json=arguments.json_)
     from ddpexec.capturing.capture import CaptureSettings, capture_model, capture_step

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.progress import show, shown
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Section
 
 if TYPE_CHECKING:
@@ -27,14 +28,6 @@ _SHIPPED_PRECISION = "fp32"
 _DATA_CENTRE = re.compile(r"[A-Z]{1,2}\d+[A-Z]?")
 """Names that are listed where none is given: `GB200`, not `RTX4090` or `A100-PCIe-80GB`, or there were a hundred."""
 _OF_A_JOB = ("accumulate", "optimizer", "clip_gradients", "jitter")
-_BESIDE_A_MODEL = (
-    "optimizer", "one_gpu_step", "pace_of", "batch_size", "clip_gradients", "sequence_length", "without",
-    "activation_checkpointing",
-)  # fmt: skip
-"""What is of a model that is counted, and not of a capture that is carried to a GPU."""
-_BESIDE_NOTHING = (
-    "jitter", "gpu", "gpu_file", "memory_bandwidth", "peak", "memory", "multiprocessors", "precision", *_BESIDE_A_MODEL,
-)  # fmt: skip
 _HELP = {"accumulate": "Micro-batches of the step that --one-gpu-step times; it says nothing without that."}
 
 
@@ -126,6 +119,7 @@ def estimate(
     if arguments.all_ + counted + (arguments.step is not None) != 1:
         remedy = "e.g. --model resnet50 --gpu A100, or --from capture.json --gpu A100"
         raise InputError("give one of --model, --step, --from and --all", place="estimate", remedy=remedy)
+    refuse_excluded(job, "estimate", beside=asdict(arguments))
     from ddpexec.capturing.estimate import carry_model, write_shipped
     from ddpsim.workload.anchors import TERM_SHARES, RooflineFactors, parse_anchor
     from ddpsim.workload.estimate import EstimateOptions
@@ -136,26 +130,17 @@ def estimate(
     from ddpsim.workload.replayed import COMPILED, add_jitter
 
     if arguments.all_:
-        _check_alone("--all", _BESIDE_NOTHING, arguments, job)
         for path in write_shipped(arguments.output):
             print(path)
         return
     check_destination(arguments.output)
     whose = _gpu(arguments)
     if arguments.from_ is not None:
-        _check_alone("--from", _BESIDE_A_MODEL, arguments, job)
         found = carry_model(load_workload(arguments.from_), whose, arguments.model, arguments.precision)
         for line in found.notes:
             _note(line)
         _deliver(add_jitter(found.workload, job.jitter), arguments.output)
         return
-    if job.accumulate > 1 and not arguments.one_gpu_step:
-        what, remedy = "says nothing without --one-gpu-step", "add the time of such a step, or leave it out"
-        raise InputError(what, place="accumulate", remedy=remedy)
-    if job.clip_gradients and job.optimizer is None:
-        raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
-    if arguments.pace_of is not None:
-        _check_alone("--pace-of", ("one_gpu_step",), arguments, job)
     paced = None if arguments.pace_of is None else load_workload(arguments.pace_of)
     if paced is not None and kind_of(paced.device) != kind_of(whose.name):
         _note(f"{arguments.pace_of} has the pace of {paced.device}, taken for {whose.name}")
@@ -166,8 +151,6 @@ def estimate(
         accumulate=job.accumulate,
         without=tuple(arguments.without or ()),
     )
-    if arguments.step is not None:
-        _check_alone("--step", ("sequence_length",), arguments, job)
     with shown(f"counting the operators of {arguments.step or arguments.model} ..."):
         workload = _make_estimate(arguments, whose, options)
     if workload.provenance.get(COMPILED) is True:
@@ -218,20 +201,11 @@ def _note(message: str) -> None:
     print(f"note: {message}", file=sys.stderr)
 
 
-def _check_alone(option: str, others: Sequence[str], arguments: EstimateArguments, job: Options) -> None:
-    for other in others:
-        if getattr(job if other in _OF_A_JOB else arguments, other):
-            what = f"{option} and --{other.replace('_', '-')} are both given"
-            raise InputError(what, place="estimate", remedy="keep one")
-
-
 def _gpu(asked: EstimateArguments) -> AchievedGpu:
     from ddpsim.workload.gpu_options import gpu_with
     from ddpsim.workload.gpus import GPUS, AchievedGpu, gpu_named
 
     name, file = asked.gpu, asked.gpu_file
-    if name is not None and file is not None:
-        raise InputError("--gpu and --gpu-file are both given", place="estimate", remedy="keep one")
     own = asked.memory_bandwidth, asked.peak or [], asked.memory, asked.multiprocessors
     if file is None and own == (None, [], None, None):
         if name is None:

@@ -19,6 +19,7 @@ from ddpsim.cli.breakdown import statistic, step_line
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanFile, SweptCaps, parse_swept_caps, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, note_all
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Section
 from ddpsim.tables.cells import ms, percent
 from ddpsim.units import format_count
@@ -84,8 +85,7 @@ def run(
     if [arguments.model, arguments.step, arguments.workload].count(None) != 2:
         remedy = "e.g. `model=resnet50`"
         raise InputError("give one of `model`, `step` and `workload`", place="run", remedy=remedy)
-    if arguments.step is not None:
-        _refuse_beside_step(settings)
+    refuse_excluded(settings, "run --step", beside={"step": arguments.step})
     if pipeline_options.pipeline is not None:
         given = {
             "step": arguments.step is not None,
@@ -162,21 +162,6 @@ def _format_pipeline(measured: dict[str, Any]) -> str:
     if measured["error"] is None:
         return head
     return f"{head}\npredicted {ms(measured['predicted_step_s'])} ms, {percent(measured['error'], True)}"
-
-
-def _refuse_beside_step(settings: RunSettings) -> None:
-    """Refuse what a user's own step decides itself: its batch, its accumulation, and steps without communication."""
-    from ddpsim.errors import InputError
-
-    given = {
-        "batch_size": settings.batch_size is not None,
-        "accumulate": settings.accumulate != 1,
-        "local_iterations": settings.local_iterations != 0,
-    }
-    for name, here in given.items():
-        if here:
-            remedy = f"the step has its own batch and steps; drop `{name}`"
-            raise InputError(f"`{name}` and `step` are both given", place="step", remedy=remedy)
 
 
 def _train(running: Run, out: Path, output: Output) -> None:

@@ -23,6 +23,7 @@ from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
 from ddpsim.bucketing.plan import check_model, custom_plan
 from ddpsim.errors import PlanError
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.order.policy import OrderPolicy
 from ddpsim.order.predictors import Predictor, predictor
 from ddpsim.order.rebuild import Never, Once, Rebuild, rebuild
@@ -228,16 +229,8 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
 
 def check_drop(drop: LayerDrop | None, options: ReducerOptions, names: list[str]) -> None:
     """Raise OptionError where every iteration is to use the same, or `drop` counts other parameters."""
-    if options.remap_dropped and (drop is None or options.gradient_as_bucket_view):
-        other = "no drop" if drop is None else "gradient_as_bucket_view=True"
-        remedy = "give drop" if drop is None else "leave one out: gradients stay where they are"
-        raise OptionError(f"remap_dropped=True and {other} are both given", remedy=remedy)
-    if drop is None:
-        return
-    if options.static_graph:
-        remedy = "leave static_graph out: what is left out changes"
-        raise OptionError("drop and static_graph=True are both given", remedy=remedy)
-    if drop.names != names:
+    refuse_excluded(options, "wrapped modules", OptionError, beside={"drop": drop})
+    if drop is not None and drop.names != names:
         alone = sorted(set(drop.names).symmetric_difference(names))
         raise OptionError(
             f"drop was made with other parameters than are trained: {', '.join(alone[:5]) or 'in another order'}",
@@ -251,8 +244,7 @@ def first_plan(
     """Return the buckets of the first iteration: the given plan, or what torch begins with."""
     if plan is None:
         return unused_plan(model.policy, caps) if find_unused and not static else initial_plan(model.policy, caps)
-    if caps != BucketCaps():
-        raise OptionError(f"a plan and {_format_given(caps)} are both given", remedy="keep one")
+    refuse_excluded(caps, "modules wrapped with a plan", OptionError, beside={"plan": plan})
     try:
         check_model(plan.parameter_names, model.policy)
         made = custom_plan(model.policy, plan.groups())
@@ -261,11 +253,6 @@ def first_plan(
     pairs = zip(made.buckets, plan.buckets, strict=True)
     buckets = tuple(replace(bucket, limit_bytes=given.limit_bytes) for bucket, given in pairs)
     return replace(made, buckets=buckets, call=plan.call)
-
-
-def _format_given(caps: BucketCaps) -> str:
-    names = ("bucket_cap_mb", "first_bucket_mb", "bucket_cap_mb_list")
-    return ", ".join(f"{name}={getattr(caps, name)}" for name in names if getattr(caps, name) is not None)
 
 
 def _is_number(value: object) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ddpexec.netlab import launch, shapes
 from ddpexec.netlab.lab import build
 from ddpsim.errors import InputError
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.stopping import Stopped, stop_on_signals
 from ddpsim.topology.cluster import Topology
 from ddpsim.units import parse_bandwidth, parse_time
@@ -20,9 +21,7 @@ def parse_topology(ranks: int | None, rate: str | None, delay: str | None, topol
         InputError: both forms, or neither, or a quantity without its unit.
     """
     if topology is not None:
-        given = [n for n, v in (("ranks", ranks), ("rate", rate), ("delay", delay)) if v is not None]
-        if given:
-            raise InputError(f"`topology` and `{given[0]}` are both given", place="netlab", remedy="keep one")
+        refuse_excluded(None, "netlab", beside={"topology": topology, "ranks": ranks, "rate": rate, "delay": delay})
         from ddpsim.topology.spec import load_topology
 
         return load_topology(topology)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from ddpexec.errors import OptionError
 from ddpexec.running.settings import RunSettings
 from ddpsim.jobs.pipeline import Pipeline
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Option, Section, check_choices, default_of
 from ddpsim.units import parse_size
 
@@ -95,13 +96,7 @@ def check_beside(options: PipelineOptions, settings: RunSettings, *, step: bool,
     Raises:
         OptionError: it names both options.
     """
-    for name, given in (("step", step), ("plan", plan)):
-        if given:
-            remedy = "run a model or a workload" if name == "step" else "leave `plan` out"
-            raise OptionError(f"`pipeline` and `{name}` are both given", place="pipeline", remedy=remedy)
-    if settings.backend == "mpi":
-        what = "torch's pipelines batch their sends, which the group over MPI does not"
-        raise OptionError(what, place="backend=mpi", remedy="use gloo or nccl")
+    refuse_excluded(settings, "run --pipeline", OptionError, beside={"pipeline": True, "step": step, "plan": plan})
     for each in fields(settings):
         if each.name not in _OF_A_PIPELINE and getattr(settings, each.name) != default_of(each):
             what = f"`pipeline` and `{each.name}` are both given"

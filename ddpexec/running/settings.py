@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
 
 from ddpexec.errors import OptionError
-from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
-from ddpsim.jobs.exclusions import EXECUTED, STOCK_TORCH, refuse_excluded
+from ddpsim.bucketing import BucketPlan, Parameter, plan_buckets
 from ddpsim.jobs.job_options import NO_INPUT, RECORDED_INPUT, JobOptions
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.options.option import Option, Section, check_at_least_one
 from ddpsim.schedules.named import scheme_named
@@ -103,12 +103,12 @@ class RunSettings(JobOptions):
         check_at_least_one("devices", self.devices)
         if self.fully_sharded:
             self._check_fully_sharded()
-        refuse_excluded(self, EXECUTED, OptionError)
+        refuse_excluded(self, "runs", OptionError)
         if not (self.fully_sharded or self.replicated):
             # Stock torch has its own assignment, and a hook that sends where nobody looks.
             allowed = [("assignment", self._natural), ("compression", not self.observe)]
             names = [name for name, here in allowed if here]
-            refuse_excluded(self, STOCK_TORCH, OptionError, allowed=names)
+            refuse_excluded(self, "runs by torch's DDP", OptionError, allowed=names)
 
     @property
     def fully_sharded(self) -> bool:
@@ -121,6 +121,11 @@ class RunSettings(JobOptions):
         return scheme_named(self.scheme).runner == "DataParallel"
 
     @property
+    def served(self) -> bool:
+        """Whether some ranks are servers, which do not train."""
+        return scheme_named(self.scheme).servers is not None
+
+    @property
     def carried_out_by(self) -> Implementation:
         """Whose implementation trains."""
         return "torch" if self.fully_sharded or self.replicated else self.implementation
@@ -131,10 +136,7 @@ class RunSettings(JobOptions):
 
     def plan(self, parameters: tuple[Parameter, ...], given: BucketPlan | None) -> BucketPlan | None:
         """Return the fixed plan to run, or None where buckets are rebuilt in arrival order as torch does."""
-        if given is not None and self.caps != BucketCaps():
-            raise OptionError("`plan` and a bucket cap are both given", remedy="keep one")
-        if given is not None and self.drop_buckets == "aligned":
-            raise OptionError("`plan` and `drop_buckets=aligned` are both given", remedy="keep one")
+        refuse_excluded(self, "plans", OptionError, beside={"plan": given})
         if (aligned := self.aligned_plan(parameters)) is not None:
             return aligned
         if given is not None or self._natural:

@@ -14,8 +14,7 @@ from ddpexec.errors import OptionError
 from ddpexec.running.run import Run, Turn
 from ddpexec.running.settings import RunSettings
 from ddpexec.timing.stopwatch import gather
-from ddpsim.jobs.job_options import NO_INPUT
-from ddpsim.schedules.named import scheme_named
+from ddpsim.options.exclusions import refuse_excluded
 
 STEPS = 3
 """Optimizer steps of a block that count, after one that does not: blocks as short as half a second at 100 ms a step,
@@ -24,18 +23,9 @@ since a shared machine's speed changes within seconds; chosen by hand."""
 
 def check_turns(settings: RunSettings, *, step: bool, pipeline: bool) -> None:
     """Raise OptionError for what cannot take turns in one process."""
-    refused = {
-        "step": step,
-        "pipeline": pipeline,
-        f"scheme={settings.scheme}": settings.fully_sharded
-        or settings.replicated
-        or scheme_named(settings.scheme).servers is not None,
-        "drop": bool(settings.drop),
-        "local_iterations": settings.local_iterations != 0,
-        f"input_stage={settings.input_stage}": settings.input_stage != NO_INPUT,
-    }
-    for name in (name for name, here in refused.items() if here):
-        raise OptionError(f"`interleave` and `{name}` are both given", place="interleave", remedy="leave one out")
+    refuse_excluded(
+        settings, "run --interleave", OptionError, beside={"interleave": True, "step": step, "pipeline": pipeline}
+    )
 
 
 def train_in_turns(runs: Sequence[Run], progress: Callable[[int, int, float], None]) -> list[list[Turn]]:

@@ -23,6 +23,7 @@ from ddpexec.running.subject import TrainingSubject
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.schedules.named import scheme_named
 
 LEARNED = DISCARDED - 2
@@ -113,7 +114,9 @@ class Wrapping:
 
     def _make_scheduled(self) -> ScheduledDataParallel:
         settings = self.settings
-        self._refuse_own_step()
+        refuse_excluded(
+            settings, "runs by a schedule", OptionError, beside={"step": isinstance(self.subject.model, OwnTraining)}
+        )
         made = ScheduledDataParallel(
             self._module,
             settings.scheme,
@@ -132,9 +135,10 @@ class Wrapping:
 
     def _fully_sharded(self) -> Any:
         settings, place = self.settings, f"scheme={self.settings.scheme}"
-        self._refuse_own_step()
-        if self.plan is not None:
-            raise OptionError("it and a plan are both given", place=place, remedy="its units are no buckets")
+        refuse_excluded(
+            settings, "runs by a schedule", OptionError, beside={"step": isinstance(self.subject.model, OwnTraining)}
+        )
+        refuse_excluded(settings, "runs by torch's schemes", OptionError, beside={"plan": self.plan})
         if not self.subject.timed and (settings.scale_compute != 1 or settings.stragglers):
             what, remedy = "a model under `fully_shard` cannot be made slower", "run timed layers: `workload`"
             named = "scale_compute" if settings.scale_compute != 1 else "stragglers"
@@ -150,9 +154,7 @@ class Wrapping:
         if self.subject.timed:
             what = "timed layers keep one clock, and replicas are threads beside each other"
             raise OptionError(what, place=f"scheme={self.settings.scheme}", remedy="run a model: `model`")
-        if self.plan is not None:
-            what, remedy = "it and a plan are both given", "its messages are torch's own"
-            raise OptionError(what, place=f"scheme={self.settings.scheme}", remedy=remedy)
+        refuse_excluded(self.settings, "runs by torch's schemes", OptionError, beside={"plan": self.plan})
         return Replicated(self._module, self.parameters, gpus, self._watching)
 
     def _refuse_complex(self) -> None:
@@ -160,11 +162,6 @@ class Wrapping:
         if name is not None and self.settings.compression != "none":
             what, remedy = f"{name} is complex, and codecs write real numbers", "leave it out"
             raise OptionError(what, place=f"compression={self.settings.compression}", remedy=remedy)
-
-    def _refuse_own_step(self) -> None:
-        if isinstance(self.subject.model, OwnTraining):
-            what, remedy = f"`scheme={self.settings.scheme}` and `step` are both given", "a step has its own optimizer"
-            raise OptionError(what, place="scheme", remedy=f"{remedy}; drop one")
 
     def _drop(self) -> LayerDrop | None:
         if not self.settings.drop:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from ddpsim.errors import InputError, PlanError
 from ddpsim.options import text
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Option, Section, plain_signature
 from ddpsim.units import MIB, mib_to_bytes
 
@@ -53,13 +54,7 @@ class BucketCaps:
 
     def __post_init__(self) -> None:
         if self.bucket_cap_mb_list is not None:
-            listed = ",".join(f"{cap:g}" for cap in self.bucket_cap_mb_list)
-            for other, value in (("bucket_cap_mb", self.bucket_cap_mb), ("first_bucket_mb", self.first_bucket_mb)):
-                if value is not None:
-                    raise PlanError(
-                        f"`{other}={value:g}` and `bucket_cap_mb_list={listed}` are both given",
-                        remedy="keep one",
-                    )
+            refuse_excluded(self, "bucket caps", PlanError)
             if not self.bucket_cap_mb_list:
                 raise PlanError("bucket_cap_mb_list is empty", remedy="give at least one cap in MiB, e.g. 1,25")
         self.limits()

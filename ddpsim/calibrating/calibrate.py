@@ -9,8 +9,9 @@ sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
@@ -84,6 +85,7 @@ def calibrate(
     *,
     backend: str | None = None,
     accept_misfit: bool = False,
+    progress: Callable[[int, int], None] = lambda done, fits: None,
 ) -> CalibrationReport:
     """Return the constants of `topology`'s kinds of links as the tables show them, and DDP's costs.
 
@@ -94,6 +96,7 @@ def calibrate(
         nodes: of each table; what its header says, else as many as its ranks need, where None.
         backend: `nccl` or `gloo`; what a table's header says, else gloo on a machine without GPUs, where None.
         accept_misfit: whether constants are wanted that explain the rows worse than `ddpsim.calibrating.misfit` allows.
+        progress: called after each fit with how many there were, and how many there are in all.
 
     Raises:
         CalibrationError: no rows, or rows that contradict each other or the machine, or that the host timed; a version
@@ -103,18 +106,26 @@ def calibrate(
         TopologyError: ranks that the topology cannot hold.
     """
     counts = _node_counts(tables, nodes)
-    samples = [Sample.of(table, topology, count) for table, count in zip(tables, counts, strict=True)]
+    samples = [Sample.of(table, topology, each) for table, each in zip(tables, counts, strict=True)]
     if not any(sample.sizes for sample in samples):
         raise CalibrationError("no row to fit to", remedy="give a table of measured collectives")
     start = _priors(tables, topology, backend)
     whole, tables = tables, [drop_host_timed_rows(sample, start) for sample in samples]
     if any(len(kept.rows) < len(table.rows) for kept, table in zip(tables, whole, strict=True)):
         start = latencies_held(start)
-    samples = [Sample.of(table, topology, count) for table, count in zip(tables, counts, strict=True)]
+    samples = [Sample.of(table, topology, each) for table, each in zip(tables, counts, strict=True)]
     if start.backend == "nccl":
         _refuse_versions(samples)
     samples = with_versions(samples, start)
+    measured = np.concatenate([sample.measured for sample in samples])
+    folds = _split_folds(samples) if len(measured) > 1 else []
+    done, fits = count(1), 1 + len(folds) + (min(_FOLDS, len(measured)) if folds else 0)
+
+    def told() -> None:
+        progress(next(done), fits)
+
     found, calibration = fit_samples(samples, start)
+    told()
     judged = misfit(samples, found.residuals)
     judged.refuse(accepted=accept_misfit)
     if not accept_misfit:
@@ -122,13 +133,10 @@ def calibrate(
     if start.backend in GPU_BACKENDS:
         version = max(sample.version for sample in samples)
         calibration = calibration.with_values({f"{start.backend}.version": version}, source="the tables' version")
-    measured = np.concatenate([sample.measured for sample in samples])
     fitted = predict_times(samples, replace(calibration, curves=()))
-    folds: list[list[list[int]]] = []
-    if len(measured) > 1:
-        folds = _split_folds(samples)
-        calibration = with_residuals(samples, start, calibration)
-    held_out = _predict_held_out(samples, start, folds)
+    if folds:
+        calibration = with_residuals(samples, start, calibration, told)
+    held_out = _predict_held_out(samples, start, folds, told)
     calibration = replace(
         _with_host_costs(calibration, tables),
         provenance={"tables": [table.name for table in tables], "rows": len(measured), "topology": topology.name},
@@ -238,10 +246,24 @@ def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Cal
     return found, calibration
 
 
-def with_residuals(samples: Sequence[Sample], start: Calibration, calibration: Calibration) -> Calibration:
-    """Return `calibration` with the residuals of rows that were held out of fits of the constants alone."""
+def with_residuals(
+    samples: Sequence[Sample], start: Calibration, calibration: Calibration, told: Callable[[], None] = lambda: None
+) -> Calibration:
+    """Return `calibration` with residuals of rows held out of fits of constants alone, every fourth at a time.
+
+    Args:
+        told: called after each of these.
+    """
     measured = np.concatenate([sample.measured for sample in samples])
-    low, high = np.percentile(np.log(measured / _predict_by_constants(samples, start)), [10, 90])
+    rows = [(index, row) for index, sample in enumerate(samples) for row in range(len(sample.sizes))]
+    parts = min(_FOLDS, len(rows))
+    folds = [
+        [[row for number, (at, row) in enumerate(rows) if at == index and number % parts == fold]
+         for index in range(len(samples))]
+        for fold in range(parts)
+    ]  # fmt: skip
+    by_constants = _predict_held_out(samples, start, folds, told, curves=False)
+    low, high = np.percentile(np.log(measured / by_constants), [10, 90])
     return replace(calibration, residual_low=float(low), residual_high=float(high))
 
 
@@ -273,18 +295,6 @@ def _priors(tables: Sequence[MeasuredTable], topology: Topology, backend: str | 
     return Calibration.priors(backend)
 
 
-def _predict_by_constants(samples: Sequence[Sample], start: Calibration) -> Vector:
-    """Return the time of each row from constants of the others, every fourth row left out at a time."""
-    rows = [(index, row) for index, sample in enumerate(samples) for row in range(len(sample.sizes))]
-    count = min(_FOLDS, len(rows))
-    folds = [
-        [[row for number, (at, row) in enumerate(rows) if at == index and number % count == fold]
-         for index in range(len(samples))]
-        for fold in range(count)
-    ]  # fmt: skip
-    return _predict_held_out(samples, start, folds, curves=False)
-
-
 def _has_several_counts(samples: Sequence[Sample]) -> bool:
     return len({sample.placement.world_size for sample in samples if sample.sizes}) > 1
 
@@ -309,12 +319,18 @@ def _split_folds(samples: Sequence[Sample]) -> list[list[list[int]]]:
 
 
 def _predict_held_out(
-    samples: Sequence[Sample], start: Calibration, folds: Sequence[Sequence[Sequence[int]]], *, curves: bool = True
+    samples: Sequence[Sample],
+    start: Calibration,
+    folds: Sequence[Sequence[Sequence[int]]],
+    told: Callable[[], None],
+    *,
+    curves: bool = True,
 ) -> Vector:
     """Return the time of each row from constants, and curves, of what is left without its fold; NaN of other rows.
 
     Args:
         folds: of each, the rows of each sample that are left out.
+        told: called after the fit of each.
         curves: whether curves correct the constants.
     """
     found = [np.full(len(sample.sizes), math.nan) for sample in samples]
@@ -323,6 +339,7 @@ def _predict_held_out(
         _, calibration = fit_samples(
             [s.select_rows(rows) for s, rows in zip(samples, kept, strict=True) if rows], start
         )
+        told()
         used = calibration if curves else replace(calibration, curves=())
         for sample, out, times in zip(samples, fold, found, strict=True):
             if out:

@@ -13,6 +13,7 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
+from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
 from ddpsim.options.text import counts
 from ddpsim.tables import Column, ResultTable
@@ -78,6 +79,7 @@ def calibrate(
         given,
         backend=arguments.backend,
         accept_misfit=arguments.accept_misfit,
+        progress=Progress("fits"),
     )
     deliver(arguments.out, json_text(report.calibration.document()))
     if arguments.plot:

@@ -14,6 +14,7 @@ from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName
 from ddpsim.cli.output import Output, note, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.errors import InputError
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.tables.cells import percent
 from ddpsim.units import format_count
 
@@ -146,9 +147,8 @@ def _read_measured(operation: Operation, asked: CollectiveRequest) -> MeasuredTa
 
     if asked.measured is None:
         return None
-    sizes = {"-b": asked.begin, "-e": asked.end, "-f": asked.factor}
-    for flag in (flag for flag, value in sizes.items() if value is not None):
-        raise InputError(f"{flag} and --measured are both given", place="measured", remedy="keep one")
+    sizes = {name: getattr(asked, name) for name in ("begin", "end", "factor")}
+    refuse_excluded(None, "collective", beside={"measured": asked.measured} | sizes)
     tables = {table.operation: table for table in read_tables(asked.measured)}
     if operation not in tables:
         what = f"{asked.measured} is of {', '.join(tables)}, {operation} is asked for"

@@ -20,6 +20,7 @@ from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError, list_few
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Section
 from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
@@ -204,8 +205,9 @@ def _goal(
     ):
         if value is not None and not 0 < value < 1e18:
             raise InputError(f"{value:g} is out of range", place=name, remedy="give a number above 0")
-    if deadline is not None and samples_per_second is not None:
-        raise InputError("`deadline` and `samples_per_second` are both given", remedy="keep one")
+    goal = {"deadline": deadline, "samples_per_second": samples_per_second, "samples_per_epoch": samples_per_epoch}
+    refuse_excluded(None, "compare", beside=goal)
     if deadline is not None:
+        assert samples_per_epoch is not None
         return RateGoal.by(parse_duration(deadline, "deadline"), samples_per_epoch, epochs)
     return None if samples_per_second is None else RateGoal(samples_per_second)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ddpsim.errors import InputError
 from ddpsim.jobs.job_options import JobOptions
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Section
 from ddpsim.options.text import caps
 
@@ -68,25 +68,15 @@ def parse_swept_caps(text: str | None, job: JobOptions) -> list[BucketCaps] | No
     """Return the caps of `--bucket-cap-mb 1,5,25`, each with the job's other caps; None without that option."""
     if text is None:
         return None
-    if job.caps.bucket_cap_mb_list is not None:
-        raise InputError("`bucket_cap_mb` and `bucket_cap_mb_list` are both given", remedy="keep one")
+    refuse_excluded(None, "bucket caps", beside=asdict(job.caps) | {"bucket_cap_mb": text})
     return [replace(job.caps, bucket_cap_mb=cap) for cap in caps(text, "bucket_cap_mb", "1,5,25")]
 
 
 def refuse_beside_plan(plan: str | None, job: JobOptions, bucket_cap_mb: str | None = None) -> None:
     """Raise InputError for options on buckets beside a plan file, which is whole and says all of that itself."""
-    if plan is None:
-        return
-    given = {
-        "bucket_cap_mb": job.caps.bucket_cap_mb is not None or bucket_cap_mb is not None,
-        "bucket_cap_mb_list": job.caps.bucket_cap_mb_list is not None,
-        "plan": True,
-        "first_bucket_mb": job.caps.first_bucket_mb is not None,
-        f"assignment={job.assignment}": job.assignment != "rebuilt",
-    }
-    both = [f"`{name}`" for name, here in given.items() if here]
-    if len(both) > 1:
-        raise InputError(f"{' and '.join(both)} are both given", remedy="keep one")
+    given = {name: value is not None for name, value in asdict(job.caps).items()}
+    given["bucket_cap_mb"] |= bucket_cap_mb is not None
+    refuse_excluded(job, "plan files", beside=given | {"plan": plan})
 
 
 def read_plan(path: str | None, parameters: tuple[Parameter, ...]) -> BucketPlan | None:

@@ -24,6 +24,7 @@ from ddpsim.cli.reporting import check_report, command_line, deliver_report
 from ddpsim.cli.search import check_without_search, document_of, run_searches, space_of
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
 from ddpsim.workers.asked import Workers
@@ -63,14 +64,14 @@ def plan(
     if arguments.memory_limit is not None:
         options = replace(options, memory_limit_bytes=parse_size(arguments.memory_limit, "memory_limit"))
     models = _name_models([Model.of(name, options) for name in arguments.workload])
+    refuse_excluded(arguments, "plan")
     if arguments.search:
         _search(arguments, models, options, given, by, output)
         return
     tensor, pipeline = check_without_search(arguments)
     options = replace(options, tensor_parallel=tensor, pipeline=pipeline)
     if arguments.schemes is not None:
-        given_too = {name: getattr(arguments, name) for name in ("out", "plot", "report", "bucket_cap_mb", "plan")}
-        _refuse_beside_schemes(given_too)
+        refuse_excluded(arguments, "plan --schemes")
         _emit_schemes(_choose_schemes(arguments, models, options, given, by), output)
         return
     _check(options, arguments.bucket_cap_mb, arguments.plan, arguments.out, len(models))
@@ -192,13 +193,6 @@ def _choose_schemes(
         }
 
 
-def _refuse_beside_schemes(others: Mapping[str, str | None]) -> None:
-    for name, given in others.items():
-        if given is not None:
-            remedy = "leave one out; `ddpsim compare` draws and reports schemes"
-            raise InputError(f"`schemes` and `{name}` are both given", place="schemes", remedy=remedy)
-
-
 def _emit_schemes(reports: Mapping[str, SchemeReport], output: Output) -> None:
     """Print the reports, by workload."""
     from ddpsim.cli.scheme_text import text as scheme_text
@@ -224,9 +218,7 @@ def _check(options: Options, bucket_cap_mb: str | None, plan: str | None, out: s
         remedy = "leave it out, or hold it against the default with `ddpsim predict`"
         place = "plan" if plan else "bucket_cap_mb_list"
         raise InputError("a plan looks for the buckets itself", place=place, remedy=remedy)
-    if options.caps.first_bucket_mb is not None and bucket_cap_mb is None:
-        what, remedy = "says nothing without `bucket_cap_mb`", "add e.g. `bucket_cap_mb=5,25`, or leave it out"
-        raise InputError(what, place="first_bucket_mb", remedy=remedy)
+    refuse_excluded(options.caps, "plan --bucket-cap-mb", beside={"bucket_cap_mb": bucket_cap_mb})
     if out and workloads > 1:
         what = f"one file for the plans of {workloads} workloads"
         raise InputError(what, place="out", remedy="plan one workload at a time, or leave it out")

@@ -26,6 +26,7 @@ from ddpsim.cli.output import Output, first_rows, note_once
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Section
 from ddpsim.tables import break_line
 from ddpsim.tables.cells import percent
@@ -95,11 +96,7 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     for folder in (trace, chakra):
         if folder:
             check_writable_folder(folder)
-    together = {name: getattr(options, name) > 1 for name in ("tensor_parallel", "expert_parallel")}
-    for name, asked in {**together, "pipeline": options.pipeline is not None}.items():
-        if chakra and asked:
-            what = f"`chakra` and `{name}` are both given, whose groups of ranks that file does not name yet"
-            raise InputError(what, place="chakra", remedy="keep one")
+    refuse_excluded(options, "predict --chakra", beside={"chakra": chakra})
     if chakra:
         from ddpsim.chakra import check_installed
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from ddpsim.planning.search_report import SearchReport
     from ddpsim.workers.asked import Workers
 
-_ALONE = ("micro_batch_size", "global_batch_size")
-"""Options that say nothing without `search`."""
-
 
 def check_without_search(arguments: PlanArguments) -> tuple[int, Pipeline | None]:
     """Return the ranks that share layers, and the pipeline, of a plan that is no search.
@@ -33,9 +30,6 @@ def check_without_search(arguments: PlanArguments) -> tuple[int, Pipeline | None
     Raises:
         InputError: what a search alone takes.
     """
-    for name in _ALONE:
-        if getattr(arguments, name) is not None:
-            raise InputError("says nothing without `search`", place=name, remedy="add `search`, or leave it out")
     found = [1] if arguments.tensor_parallel is None else counts(arguments.tensor_parallel, "tensor_parallel", "8")
     if len(found) > 1:
         remedy = "add `search`, or give one"
@@ -55,10 +49,6 @@ def space_of(arguments: PlanArguments, options: Options) -> SearchSpace:
     """
     from ddpsim.planning.candidates import SearchSpace
 
-    for name in ("plot", "report"):
-        if getattr(arguments, name) is not None:
-            what = f"`search` and `{name}` are both given"
-            raise InputError(what, place="search", remedy="leave one out; --json has all that a search finds")
     lists = {
         name: None if (text := getattr(arguments, name)) is None else counts(text, name, example)
         for name, example in (("tensor_parallel", "1,2,8"), ("micro_batch_size", "1,2,4"))

@@ -14,6 +14,7 @@ from ddpsim.explaining.machine_check import check_machine, seats_of
 from ddpsim.explaining.splits import MedianSplit
 from ddpsim.files import display_name, read_text
 from ddpsim.measured import read_tables
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.placement import place
@@ -87,8 +88,7 @@ def machine_of(
             machine has.
     """
     topology, topo, nccl_tests = (None,) * 3 if given is None else (given.topology, given.topo, given.nccl_tests)
-    if topology is not None and topo is not None:
-        raise TopologyError("`topology` and `topo` are both given", place="topo", remedy="keep one")
+    refuse_excluded(None, "explain", TopologyError, beside={"topology": topology, "topo": topo})
     if topology is None and topo is None:
         return _assume_machine(world_size, device, splits, backend)
     known = load_topology(topology) if topology is not None else _import_machine(str(topo), device)

@@ -12,7 +12,7 @@ from ddpsim.bucketing.plan import Assignment
 from ddpsim.collectives.conditions import Backend
 from ddpsim.compression import CompressionScheme, scheme
 from ddpsim.errors import InputError
-from ddpsim.jobs.exclusions import SHARED, refuse_excluded
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.options.option import Option, Section, check_at_least_one, check_choices, default_of, positive
 from ddpsim.options.text import factors, probabilities
@@ -355,7 +355,7 @@ def _check(job: JobOptions) -> None:
     if job.compression != "none":
         _ = job.codec
     scheme_named(job.scheme)
-    refuse_excluded(job, SHARED)
+    refuse_excluded(job, "every job")
 
 
 def _check_order(job: JobOptions) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, cast, get_args
 
 from ddpsim.errors import InputError
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Option, check_at_least_one, check_choices
 from ddpsim.schedules.pipeline import ORDERS, Order
 from ddpsim.suboptions import count, parse_options, value
@@ -144,14 +145,4 @@ class Pipeline:
         check_choices(self)
         for name in ("stages", "stages_per_rank", "micro_batches", "tensor_ranks"):
             check_at_least_one(name, getattr(self, name))
-        if (self.order == "interleaved") != (self.stages_per_rank > 1):
-            what = f"`order={self.order}` and `stages_per_rank={self.stages_per_rank}` do not go together"
-            remedy = "interleaved takes 2 or more stages a rank, other orders one"
-            raise InputError(what, place="stages_per_rank", remedy=remedy)
-        if self.order == "pipedream" and self.gradients == "ddp":
-            what = (
-                "`order=pipedream` and `gradients=ddp` are both given, and without a flush no backward is a step's last"
-            )
-            raise InputError(what, place="gradients", remedy="use `gradients=after`, or another order")
-        if self.stages > 1 and self.tensor_ranks > 1:
-            raise InputError("`stages` and `tensor_ranks` are both above 1", place="stages", remedy="give one of them")
+        refuse_excluded(self, "pipelines")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.errors import InputError
-from ddpsim.jobs.exclusions import SEVERAL_DEVICES, given
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.exclusions import SEVERAL_DEVICES, given
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload

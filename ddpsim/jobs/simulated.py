@@ -12,9 +12,9 @@ from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions, Fidelity
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
-from ddpsim.jobs.exclusions import SIMULATED, Exclusion, refuse_excluded
 from ddpsim.jobs.job_options import NO_INPUT, JobOptions
 from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Option, Section, check_at_least_one, plain_signature, positive
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 from ddpsim.workload.devices import check_devices_told
@@ -191,13 +191,14 @@ class Options(JobOptions):
         if self.beside is not None:
             self._check_beside(self.beside)
         if self.pipeline is not None and self.pipeline.stages == 1:
-            refuse_excluded(self, [Exclusion("pipeline", ("accumulate",), place="pipeline")])
+            refuse_excluded(self, "pipelines of one stage")
             # One stage is the whole model on each rank: its micro-batches are accumulated, by whichever scheme.
             object.__setattr__(self, "accumulate", self.pipeline.micro_batches)
             object.__setattr__(self, "pipeline", None)
         for name in ("tensor_parallel", "expert_parallel"):
             check_at_least_one(name, getattr(self, name))
-        refuse_excluded(self, SIMULATED)
+        refuse_excluded(self, "predictions")
+        refuse_excluded(self, "plans")
 
     @property
     def disturbed(self) -> bool:

@@ -13,6 +13,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import boundary_of, stages_of
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.simulated_run import leave_out_repeated
@@ -208,9 +209,7 @@ def global_batch_size_of(model: Model, placement: Placement, options: Options, s
     """
     if space.global_batch_size is None:
         return model.source.batch_size * placement.world_size * options.accumulate
-    if options.accumulate > 1:
-        what = f"`global_batch_size` and `accumulate={options.accumulate}` are both given"
-        raise InputError(what, place="global_batch_size", remedy="keep one")
+    refuse_excluded(options, "plan --search", beside={"global_batch_size": space.global_batch_size})
     return space.global_batch_size
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.errors import InputError
 from ddpsim.units import format_duration
 
 
@@ -23,15 +22,8 @@ class RateGoal:
     samples: float | None = None
 
     @classmethod
-    def by(cls, deadline_s: float, samples_per_epoch: float | None, epochs: float = 1.0) -> RateGoal:
-        """Return the goal of `epochs` epochs by a deadline.
-
-        Raises:
-            InputError: nobody said how many samples an epoch has.
-        """
-        if samples_per_epoch is None:
-            what, remedy = "says nothing without the samples to train on", "add e.g. `samples_per_epoch=1281167`"
-            raise InputError(what, place="deadline", remedy=remedy)
+    def by(cls, deadline_s: float, samples_per_epoch: float, epochs: float = 1.0) -> RateGoal:
+        """Return the goal of `epochs` epochs by a deadline."""
         samples = samples_per_epoch * epochs
         return cls(samples / deadline_s, deadline_s, samples)
 

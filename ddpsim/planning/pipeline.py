@@ -21,6 +21,7 @@ from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.jobs.stages import boundary_of, stages_of
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.mesh import REPLICA
 from ddpsim.schedules.pipeline import count_most_under_way, count_under_way, weight_versions, works_of
@@ -142,9 +143,7 @@ def in_closed_form(
             bytes pass, or sums under backward, which are simulated.
     """
     given = with_boundary(given, workload)
-    if given.gradients == "ddp":
-        what = f"`gradients=ddp` and `tensor_ranks={given.tensor_ranks}` are both given"
-        raise InputError(what, place="gradients", remedy="use `ddpsim predict`, which takes `tensor_parallel`")
+    refuse_excluded(given, "cut layers")
     if given.mapping != "tp-pp-dp":
         what = f"`mapping={given.mapping}` is known of what is simulated, and `order={given.order}` is not"
         raise InputError(what, place="mapping", remedy="leave it out, or use gpipe, 1f1b or interleaved")

@@ -9,6 +9,7 @@ from functools import partial
 from ddpsim.errors import InputError
 from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.representatives import SimulatedRank
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.construction import Construction, construct
 from ddpsim.prediction.prediction import Prediction
@@ -111,16 +112,7 @@ def check_first(count: int, options: Options) -> None:
         InputError: no count, or options under which no two iterations are alike.
     """
     check_at_least_one("first", count, MOST)
-    others = {"drop": bool(options.drop), "beside": options.beside is not None}
-    for name, given in others.items():
-        if given:
-            what = f"`first` and `{name}` are both given, whose iterations are never alike"
-            raise InputError(what, place="first", remedy="keep one")
-    together = {name: getattr(options, name) > 1 for name in ("tensor_parallel", "expert_parallel")}
-    for name, given in {**together, "pipeline": options.pipeline is not None}.items():
-        if given:
-            what = f"`first` and `{name}` are both given, of which only DDP's construction is known"
-            raise InputError(what, place="first", remedy="keep one")
+    refuse_excluded(options, "predict --first", beside={"first": True})
 
 
 def predict_first_iterations(prediction: Prediction, count: int) -> FirstIterations:

@@ -85,7 +85,9 @@ def periods_s(
         extent: which iterations count.
         order: of the run's nodes until `extent.end`; None finds it.
     """
-    if not assumed or not has_prices(run):
+    # Longer messages between stages let others go first: told in the order of the run, a pipeline's ends were up to
+    # 3.3 % of the step off (gpt2-small on 2 x dgx-a100, `gpipe:4,boundary=8MiB`).
+    if not assumed or not has_prices(run) or run.job.options.staged:
         return [None] * len(assumed)
     retiming = _Retiming(run, extent, assumed, order)
     told = zip(*retiming.effects(), strict=True)

@@ -32,8 +32,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ddpsim.errors import InputError, PlanError
+from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.schedules.mesh import REPLICA, SHARD
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.offload import HostOffload
@@ -124,9 +125,7 @@ class FullyShard:
     shards: int | None = None
 
     def __post_init__(self) -> None:
-        if self.host_update is not None and not self.offload:
-            what = "`host_update` says nothing without `offload`"
-            raise InputError(what, place="fully_shard", remedy="e.g. offload,host_update=80ms")
+        refuse_excluded(self, "fully_shard")
 
     def check_offload(self, setup: SchemeInputs, shards: int, name: str) -> None:
         """Refuse to offload what is not sharded, or gradients that the host would have to add.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing import current_process
 from typing import Annotated
 
-from ddpsim.errors import InputError
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Option, Section, check_at_least_one
 from ddpsim.workers.crew import WorkerPool
 
@@ -46,8 +46,7 @@ class Workers:
     def __post_init__(self) -> None:
         if self.workers is not None:
             check_at_least_one("workers", self.workers, MOST)
-        if self.workers is not None and self.scheduler is not None:
-            raise InputError("`workers` and `scheduler` are both given", remedy="keep one")
+        refuse_excluded(self, "workers")
 
     @contextmanager
     def crew(self, points: int) -> Iterator[WorkerPool | None]:

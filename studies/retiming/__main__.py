@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 
+import ddpsim
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.errors import DdpsimError
 from ddpsim.prediction import predict
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation import job as simulation_job
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.topology.spec import load_topology
 from tests.unchanged.jobs import Job, jobs, options_of
@@ -76,7 +76,7 @@ def ends_of(job: Job) -> tuple[Cost, list[Told]]:
     workload = job.workload()
 
     def predicted(band: bool) -> Prediction:
-        return predict.predict(simulation_job.Job(workload, topology, job.nodes, options=options), band=band)
+        return ddpsim.predict(workload, topology, nodes=job.nodes, options=options, band=band)
 
     cost, prediction = cost_of(predicted), predicted(False)
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]

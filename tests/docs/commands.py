@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
-from ddpsim.jobs.exclusions import EXECUTED, SIMULATED, STOCK_TORCH
-from ddpsim.jobs.exclusions import SHARED as OF_EVERY_JOB
+from ddpsim.options.exclusions import TABLE
 from ddpsim.options.option import Section
 
 TARGET = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
@@ -200,12 +199,11 @@ def _named(common: Sequence[str], own: Collection[str], shared: Mapping[str, Ent
 
 def exclusions() -> str:
     """Return the table of options that exclude each other."""
-    tables = (("every job", OF_EVERY_JOB), ("predictions", SIMULATED), ("runs", EXECUTED), ("runs", STOCK_TORCH))
     head = "| of | option | needs | not beside |\n|---|---|---|---|\n"
     return head + "".join(
         f"| {of} | {_as_text(row.option)} | {_as_text(row.needs) if row.needs else ''} | "
         f"{', '.join(map(_as_text, row.refuses))} |\n"
-        for of, rows in tables
+        for of, rows in TABLE.items()
         for row in rows
     )
 
@@ -220,6 +218,10 @@ def _as_text(option: str) -> str:
 _PHRASES = {
     "fully_sharded": "`scheme` that torch's `fully_shard` carries out",
     "replicated": "`scheme=dataparallel`",
+    "scheduled": "`scheme`, `overlap=off`",
+    "served": "`scheme` with servers",
+    "all_": "`all`",
+    "from_": "`from`",
     "caps": "a bucket cap",
 }
 

@@ -56,6 +56,10 @@ def test_constants_come_back_from_two_rank_counts_and_predict_a_third() -> None:
 def test_the_held_out_error_is_of_the_largest_sizes_where_one_rank_count_was_measured() -> None:
     report = calibrate([gloo_table(0.05)], LOOPBACK)
     largest = len(SIZES) // 4
+    told: list[tuple[int, int]] = []
+    assert calibrate([gloo_table(0.05)], LOOPBACK, progress=lambda done, fits: told.append((done, fits))) == report
+    # The whole, four times without every fourth row, once without the largest.
+    assert told == [(done, 6) for done in range(1, 7)]
     again = calibrate([gloo_table(0.05, sizes=SIZES[:-largest])], LOOPBACK)
     model = group_on(LOOPBACK.place(1, 2), "gloo", calibration=again.calibration)
     expected = [model.estimate_s(row.size_bytes) for row in report.rows[-largest:]]

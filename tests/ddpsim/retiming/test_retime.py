@@ -10,6 +10,9 @@ import pytest
 
 from ddpsim import predict
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.doubts.causes import doubts_of
+from ddpsim.jobs.pipeline import parse_pipeline
+from ddpsim.prediction.predict import periods_under, with_assumptions
 from ddpsim.retiming.retime import periods_s, run_again
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
@@ -267,3 +270,14 @@ def test_messages_that_are_ordered_by_when_gradients_are_ready_are_told_from_ano
     assert retimed[0] is None
     assert retimed[1] is not None
     assert run_again(ran, ran.extent, [slower]) == [None]
+
+
+def test_ends_of_a_pipeline_are_those_of_a_run_from_scratch() -> None:
+    options = Options(pipeline=parse_pipeline("gpipe:4,boundary=8MiB", "pipeline"))
+    prediction = predict("gpt2-small@a100-amp-b8", "dgx-a100", nodes=2, options=options, band=False)
+    sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
+    doubts = doubts_of(prediction.workload, prediction.placement, options, None, sizes)
+    ends = [end for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]
+    told = [each.iteration_s for each in periods_under(prediction, ends)]
+    # In the order of the run one of them was 3.3 % off.
+    assert told == pytest.approx([with_assumptions(prediction, end).iteration_s for end in ends], rel=1e-6)
