@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.comparison_text import find_varying, text
+from ddpsim.cli.comparison_text import text
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, Schemes, SweptCaps, parse_swept_caps
-from ddpsim.cli.output import Output, note
+from ddpsim.cli.output import TableOutput, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError, list_few
@@ -111,7 +111,7 @@ def compare(
     options: Options,
     given: ConstantOptions,
     by: Workers,
-    output: Output,
+    output: TableOutput,
     context: typer.Context,
 ) -> None:
     """Compare machines before buying: time, efficiency, memory, links and cost, each with its band.
@@ -165,11 +165,19 @@ def compare(
     deliver_report(
         arguments.report,
         lambda pages: pages.compare_report(
-            found, calibration=given.calibration_in_force(), notes=sorted(done.told), command=command_line(context)
+            found,
+            calibration=given.calibration_in_force(),
+            notes=sorted(done.told),
+            command=command_line(context),
+            columns=output.asked,
         ),
     )
-    output.emit(
-        found.document(), lambda: text(found, bound), aside=STANDARD_OUTPUT in (arguments.out, arguments.report)
+    output.emit_rows(
+        found.document(),
+        "compare",
+        lambda: [row.describe() for row in found.rows],
+        lambda: text(found, bound, output.asked),
+        aside=STANDARD_OUTPUT in (arguments.out, arguments.report),
     )
 
 
@@ -180,13 +188,17 @@ def _lines(rows: Sequence[ComparisonRow]) -> str:
 def draw(found: Comparison, path: str) -> None:
     """Draw the step over the node count, a panel a model, a line a machine with what else is varied there."""
     from ddpsim.plots import plot_steps
+    from ddpsim.tables import column, list_shown
+    from ddpsim.tables.declared import TELLING
 
     panels: dict[str, dict[str, list[tuple[str, tuple[float, float, float]]]]] = {}
     for model in found.models:
         rows = found.of(model)
+        records = [row.describe() for row in rows]
+        told = [name for name in list_shown("compare", records) if name in TELLING]
         lines = panels.setdefault(model, {})
-        for row in rows:
-            label = ", ".join([row.machine, *(f"{each.heading} {each.cell(row)}" for each in find_varying(rows))])
+        for row, record in zip(rows, records, strict=True):
+            label = ", ".join([row.machine, *(f"{each.heading} {each.cell(record)}" for each in map(column, told))])
             lines.setdefault(label, []).append((str(row.nodes), row.step_s))
     plot_steps(panels, path, "nodes")
     note(f"wrote {path}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ddpsim.tables import Column, ResultTable
-from ddpsim.tables.table import WIDEST
-from ddpsim.units import GIB, format_count, format_time
+from ddpsim.tables import text_of
+from ddpsim.tables.cells import format_band, format_rate, format_short
+from ddpsim.units import format_count, format_time
 
 if TYPE_CHECKING:
     from ddpsim.planning.advice import Advice
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ddpsim.planning.comparison_row import ComparisonRow
     from ddpsim.planning.goal import RateGoal
 
-Columns = list[Column["ComparisonRow"]]
 _WHAT = {
     "hidden": "communication hidden",
     "link": "faster NICs gain < 1 %",
@@ -24,28 +23,28 @@ _WHAT = {
 }
 
 
-def text(found: Comparison, efficiency: float) -> str:
-    """Return the comparison as tables and the lines under them, a part a model."""
-    return "\n\n".join("\n".join(_part(found, model, efficiency)) for model in found.models)
+def text(found: Comparison, efficiency: float, asked: Sequence[str] = ()) -> str:
+    """Return the comparison as tables and the lines under them, a part a model.
+
+    Args:
+        efficiency: down to which break-evens follow nodes.
+        asked: columns of one table in the place of those of two.
+    """
+    return "\n\n".join("\n".join(_part(found, model, efficiency, asked)) for model in found.models)
 
 
-def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
+def _part(found: Comparison, model: str, efficiency: float, asked: Sequence[str]) -> Iterator[str]:
     rows = found.of(model)
-    columns = find_varying(rows)
+    records = [row.describe() for row in rows]
     yield _title(model, rows)
     yield ""
-    whole = ResultTable.of([*_PLACE, *columns, *_TIME, *_tokens(rows), *_BINDS], rows).text()
-    if max(map(len, whole.splitlines())) <= WIDEST:
-        yield whole
-    else:
-        yield ResultTable.of([*_PLACE, *columns, *_TIME, *_tokens(rows)], rows).text()
-        yield ""
-        yield ResultTable.of([*_PLACE, *columns, *_BINDS], rows).text()
+    yield text_of("compare", records, asked)
     if any(row.price is not None for row in rows):
         yield ""
         yield _prices(rows)
-        yield ""
-        yield ResultTable.of([*_PLACE, *columns, *_cost(rows)], [row for row in rows if row.price is not None]).text()
+        if not asked:
+            priced = [record for row, record in zip(rows, records, strict=True) if row.price is not None]
+            yield f"\n{text_of('compare: costs', priced)}"
     yield ""
     yield from _verdict(found, model, rows)
     for advice in found.advice:
@@ -53,16 +52,6 @@ def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
             yield ""
             yield _format_advised_row(advice.row)
             yield from (f"    {line}" for line in lines)
-
-
-def _tokens(rows: Sequence[ComparisonRow]) -> Columns:
-    """Return the column of tokens a second, where a row's workload knows how long its sequences are."""
-    known = any(row.prediction.tokens_per_s is not None for row in rows)
-    return (
-        [Column("tokens/s", lambda row: "" if (t := row.prediction.tokens_per_s) is None else f"{t:.0f}")]
-        if known
-        else []
-    )
 
 
 def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
@@ -78,120 +67,6 @@ def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
         kept = dict.fromkeys(row.prediction.workload.device_label for row in rows if row.prediction.other_devices)
         parts.append(f"pace of {', '.join(kept)} estimated" if kept else "each GPU's pace estimated")
     return ", ".join(parts)
-
-
-def find_varying(rows: Sequence[ComparisonRow]) -> Columns:
-    """Return the columns of what differs from row to row beside machine and nodes."""
-    columns: Columns = [
-        Column("precision", lambda row: row.prediction.workload.precision),
-        Column("batch", lambda row: row.batch_size),
-        Column("cap MiB", lambda row: _cap(row)),
-        Column("scheme", lambda row: row.prediction.options.scheme),
-    ]
-    found = [column for column in columns if len({column.cell(row) for row in rows}) > 1]
-    if any(row.prediction.options.accumulate > 1 for row in rows):
-        found.append(Column("micro-batch ms", _micro_batch))
-    if any(row.link for row in rows):
-        found.append(Column("rate", _link, words=True))
-    if any(row.prediction.pace_kept for row in rows):
-        found.append(Column("pace", _pace, words=True))
-    return found
-
-
-def _micro_batch(row: ComparisonRow) -> str:
-    return f"{format_short(row.prediction.iteration_s * 1e3)} of {row.prediction.options.accumulate}"
-
-
-def _pace(row: ComparisonRow) -> str:
-    label = row.prediction.workload.device_label
-    return f"{label}, kept" if row.prediction.pace_kept else label
-
-
-def _cap(row: ComparisonRow) -> str:
-    cap = row.prediction.options.caps.bucket_cap_mb
-    return "default" if cap is None else f"{cap:g}"
-
-
-def _link(row: ComparisonRow) -> str:
-    if row.link is None or row.link_rate is None:
-        return "as declared"
-    name = "" if row.link == "nic" else f"{row.link} "
-    return name + rate(row.link_rate)
-
-
-def rate(bytes_per_s: float) -> str:
-    """Return the rate of a link as it is sold: `100 Gb/s`."""
-    return f"{bytes_per_s * 8e-9:.3g} Gb/s" if bytes_per_s < 125e9 else f"{bytes_per_s * 8e-12:.3g} Tb/s"
-
-
-def span(band: tuple[float, float, float], factor: float = 1.0) -> str:
-    """Return a number with its band, to three digits: `162 (121-218)`."""
-    return "{} ({}-{})".format(*(format_short(value * factor) for value in band))
-
-
-def format_short(value: float) -> str:
-    """Return a number to three digits, without an exponent: `1.24`, `18.0`, `162`, `12345`."""
-    # Of three digits 99.95 is the first number that would be written `100.`, with a point.
-    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}" if value >= 0.1 else f"{value:.2g}"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.1f} %" if share < 0.1 else f"{share * 100:.0f} %"
-
-
-def _format_binds(row: ComparisonRow) -> str:
-    from ddpsim.planning.bound import describe_bound
-
-    return describe_bound(row.bound, row.prediction.workload)
-
-
-def _memory(row: ComparisonRow) -> str:
-    memory = row.prediction.memory
-    if memory is None:
-        return ""
-    known = "" if memory.activations_bytes is not None else ">"
-    of = "" if memory.capacity_bytes is None else f"/{memory.capacity_bytes / GIB:.0f}"
-    return f"{known}{memory.step_bytes / GIB:.1f}{of}{ {False: ' NO', None: ' ?'}.get(memory.fits, '') }"
-
-
-_PLACE: Columns = [
-    Column("machine", lambda row: row.machine, words=True),
-    Column("GPUs", lambda row: f"{row.nodes} x {row.prediction.placement.gpus_per_node}"),
-]
-_TIME: Columns = [
-    Column("step ms", lambda row: span(row.step_s, 1e3)),
-    Column("samples/s", lambda row: f"{row.samples_per_s[0]:.0f}"),
-    Column("eff.", lambda row: _percent(row.efficiency[0])),
-]
-_BINDS: Columns = [
-    Column("exposed", lambda row: _percent(row.bound.exposed_share)),
-    Column("bound", _format_binds, words=True),
-    Column("link", lambda row: row.bound.link, words=True),
-    Column("GiB", _memory),
-]
-
-
-def _cost(rows: Sequence[ComparisonRow]) -> Columns:
-    priced = next(row for row in rows if row.price is not None)
-    currency = "" if priced.price is None else priced.price.currency
-    columns: Columns = [
-        Column(f"{currency}/h", lambda row: format_short(row.per_hour or 0.0)),
-        Column(f"{currency} a million samples", lambda row: span(row.per_million_samples or _NOTHING)),
-    ]
-    if priced.epoch_s is not None:
-        unit, seconds = _unit(max(row.epoch_s[0] for row in rows if row.epoch_s is not None))
-        columns.append(Column(f"{unit} an epoch", lambda row: span(row.epoch_s or _NOTHING, 1 / seconds)))
-        columns.append(Column(f"{currency} an epoch", lambda row: span(row.per_epoch or _NOTHING)))
-    return [*columns, Column("front", lambda row: "*" if row.pareto else "", words=True)]
-
-
-_NOTHING = (0.0, 0.0, 0.0)
-_LONG_S = 3 * 3600
-"""From here on epochs are in hours, below in minutes; chosen by hand, for digits that are read at a glance."""
-
-
-def _unit(longest_s: float) -> tuple[str, float]:
-    return ("h", 3600.0) if longest_s >= _LONG_S else ("min", 60.0)
 
 
 def _prices(rows: Sequence[ComparisonRow]) -> str:
@@ -226,7 +101,7 @@ def _format_ranking(found: Comparison, best: ComparisonRow, fitting: Sequence[Co
     cost = best.per_million_samples
     if cost is not None and best.price is not None:
         what = "cheapest" if found.goal is None else f"cheapest that meets {found.goal.describe()}"
-        yield f"{what}: {_format_where(best)}, {span(cost)} {best.price.currency} a million samples"
+        yield f"{what}: {_format_where(best)}, {format_band(cost)} {best.price.currency} a million samples"
         yield from _goal_lines(best, found.goal)
         yield from near
         yield "front of cost over time (*): what nothing beats in both"
@@ -249,13 +124,13 @@ def _goal_lines(best: ComparisonRow, goal: RateGoal | None) -> Iterator[str]:
 
 def _format_where(row: ComparisonRow) -> str:
     parts = [f"{format_count(row.nodes, 'node')} of {row.machine}"]
-    if row.link_rate is not None:
-        parts.append(_link(row))
+    if row.rate is not None:
+        parts.append(row.rate)
     return ", ".join(parts)
 
 
 def _format_advised_row(row: ComparisonRow) -> str:
-    at = "" if row.link_rate is None else f", {_link(row)}"
+    at = "" if row.rate is None else f", {row.rate}"
     return f"{row.machine}, batch {row.batch_size}, {row.prediction.workload.precision}{at}"
 
 
@@ -285,9 +160,9 @@ def _break_even(found: BreakEven, efficiency: float) -> str:
     what = f"{_WHAT[found.what]} on {_nodes(found.row)}"
     if found.advised is not None:
         return f"{what}: {_plan_at_own_rate(found)}; {_where_buckets_matter(found)}"
-    expected = found.why if found.value is None else f"expected from {rate(found.value)} a NIC on"
-    sure = "surely at no rate" if found.high is None else f"surely from {rate(found.high)}"
-    not_sure = "never ruled out" if found.low is None else f"surely not below {rate(found.low)}"
+    expected = found.why if found.value is None else f"expected from {format_rate(found.value)} a NIC on"
+    sure = "surely at no rate" if found.high is None else f"surely from {format_rate(found.high)}"
+    not_sure = "never ruled out" if found.low is None else f"surely not below {format_rate(found.low)}"
     return f"{what}: {expected}" + (f"; {sure}, {not_sure}" if found.value is not None or found.high else "")
 
 
@@ -303,8 +178,8 @@ def _plan_at_own_rate(found: BreakEven) -> str:
 def _where_buckets_matter(found: BreakEven) -> str:
     if found.value is None or found.low is None or found.high is None:
         return found.why
-    between = f"between {rate(found.low)} and {rate(found.high)}"
-    return f"others gain under 1 % from about {rate(found.value)} a NIC on ({between})"
+    between = f"between {format_rate(found.low)} and {format_rate(found.high)}"
+    return f"others gain under 1 % from about {format_rate(found.value)} a NIC on ({between})"
 
 
 def _shares(band: tuple[float, float, float]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,15 +10,13 @@ import typer
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCount, WorkloadName
-from ddpsim.cli.output import Output, table
+from ddpsim.cli.output import TableOutput
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
-from ddpsim.tables.cells import ms, percent
+from ddpsim.tables import text_of
 
 if TYPE_CHECKING:
     from ddpsim.planning.codec_break_even import CodecRow
-
-_HEADER = ("machine", "nodes", "scheme", "fewer bytes", "plain ms", "step ms", "gain", "pays below", "encoding")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,7 @@ class CompressionArguments:
 def compression(
     arguments: CompressionArguments,
     given: ConstantOptions,
-    output: Output,
+    output: TableOutput,
 ) -> None:
     """Find the rate of the NICs below which compressed gradients make a step faster, with its 80 % band.
 
@@ -70,22 +67,10 @@ def compression(
         ):
             rows.append(row)
             told(len(rows), len(machines) * len(asked))
-    output.emit({"workload": model.source.name, "rows": [row.document() for row in rows]}, lambda: _text(rows))
-
-
-def _text(rows: Sequence[CodecRow]) -> str:
-    lines = [
-        (
-            row.machine, row.nodes, row.scheme, f"{row.ratio:.1f}", ms(row.plain_s), ms(row.step_s),
-            percent(row.gain, signed=True), _rate(row), "measured" if row.measured else "prior",
-        )
-        for row in rows
-    ]  # fmt: skip
-    return table(_HEADER, lines, left=(0, 2, 7, 8))
-
-
-def _rate(row: CodecRow) -> str:
-    if row.rate_Bps is None or row.rate_low_Bps is None or row.rate_high_Bps is None:
-        return row.why
-    middle, low, high = (f"{8e-9 * rate:.3g}" for rate in (row.rate_Bps, row.rate_low_Bps, row.rate_high_Bps))
-    return f"{middle} Gb/s ({low} to {high})"
+    records = [row.document() for row in rows]
+    output.emit_rows(
+        {"workload": model.source.name, "rows": records},
+        "compression",
+        lambda: records,
+        lambda: text_of("compression", records, output.asked),
+    )

@@ -13,7 +13,7 @@ import typer
 
 from ddpsim.errors import InputError
 from ddpsim.options.option import Section
-from ddpsim.tables import Column, ResultTable
+from ddpsim.tables import Column, Record, ResultTable, csv_of, parse_columns
 
 JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else."), Section.OUTPUT]
 
@@ -45,6 +45,52 @@ class Output:
         """Print `message` on standard error under -v."""
         if self.verbose:
             note(message)
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutput(Output):
+    """Decides how a command speaks whose rows are a table: also which columns that has, and as CSV.
+
+    Raises:
+        InputError: a column that there is not, or --csv beside --json.
+    """
+
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns",
+            metavar="NAME,...",
+            help="Columns of the table, of any command's, as keys of --json, which has all. [the command's own]",
+        ),
+        Section.OUTPUT,
+    ] = None
+    csv: Annotated[
+        bool,
+        typer.Option("--csv", help="Print the rows as CSV and nothing else, in the units of --json."),
+        Section.OUTPUT,
+    ] = False
+
+    def __post_init__(self) -> None:
+        parse_columns(self.columns)
+        if self.csv and self.as_json:
+            raise InputError("`csv` and `as_json` are both given", place="csv", remedy="keep one")
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The columns that are asked for; none are the command's own."""
+        return parse_columns(self.columns)
+
+    def emit_rows(
+        self,
+        document: object,
+        command: str,
+        rows: Callable[[], Sequence[Record]],
+        text: Callable[[], str],
+        *,
+        aside: bool = False,
+    ) -> None:
+        """Print as `emit` does; `rows` as CSV where that was asked for."""
+        self.emit(document, (lambda: csv_of(command, rows(), self.asked)) if self.csv else text, aside=aside)
 
 
 def write(text: str) -> None:

@@ -15,7 +15,7 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.options import parse_swept_caps
-from ddpsim.cli.output import Output, note
+from ddpsim.cli.output import TableOutput, note
 from ddpsim.cli.plan_arguments import PlanArguments
 from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import warn_of_pace
@@ -42,7 +42,7 @@ def plan(
     options: Options,
     given: ConstantOptions,
     by: Workers,
-    output: Output,
+    output: TableOutput,
     context: typer.Context,
 ) -> None:
     """Find the bucket sizes that make an iteration shortest, with --schemes the scheme, or with --search all of it.
@@ -103,12 +103,18 @@ def plan(
     deliver_report(
         arguments.report,
         lambda pages: pages.plan_report(
-            reports, calibration=given.calibration_in_force(), notes=sorted(done.told), command=command_line(context)
+            reports,
+            calibration=given.calibration_in_force(),
+            notes=sorted(done.told),
+            command=command_line(context),
+            columns=output.asked,
         ),
     )
-    output.emit(
+    output.emit_rows(
         _document(reports) if output.as_json else None,
-        lambda: _all(reports, details=output.verbose),
+        "plan",
+        lambda: [row.describe() for report in reports for row in report.rows],
+        lambda: _all(reports, details=output.verbose, asked=output.asked),
         aside=STANDARD_OUTPUT in (arguments.out, arguments.report),
     )
 
@@ -119,7 +125,7 @@ def _search(
     options: Options,
     given: ConstantOptions,
     by: Workers,
-    output: Output,
+    output: TableOutput,
 ) -> None:
     """Search on each machine and node count, and print what is found."""
     from ddpsim.cli.search_text import text as search_text
@@ -148,9 +154,11 @@ def _search(
     found = run_searches(questions, by, arguments.out, write_plan)
     each = len(found) // len(models)
     reports = {name: found[n * each : (n + 1) * each] for n, name in enumerate(models)}
-    output.emit(
+    output.emit_rows(
         document_of(reports) if output.as_json else None,
-        lambda: "\n\n".join(search_text(report) for report in found),
+        "plan --search",
+        lambda: [row for report in found for row in report.describe(*report.rows, *report.may_not_fit)],
+        lambda: "\n\n".join(search_text(report, output.asked) for report in found),
         aside=arguments.out == STANDARD_OUTPUT,
     )
 
@@ -193,7 +201,7 @@ def _choose_schemes(
         }
 
 
-def _emit_schemes(reports: Mapping[str, SchemeReport], output: Output) -> None:
+def _emit_schemes(reports: Mapping[str, SchemeReport], output: TableOutput) -> None:
     """Print the reports, by workload."""
     from ddpsim.cli.scheme_text import text as scheme_text
 
@@ -206,10 +214,15 @@ def _emit_schemes(reports: Mapping[str, SchemeReport], output: Output) -> None:
     best = {name: each["best"] for name, each in documents.items()}
     document = {"rows": rows, "best": next(iter(best.values())) if len(best) == 1 else None, "best_by_workload": best}
     shown = [
-        f"{name}\n{scheme_text(report)}" if len(reports) > 1 else scheme_text(report)
+        (f"{name}\n" if len(reports) > 1 else "") + scheme_text(report, output.asked)
         for name, report in reports.items()
     ]
-    output.emit(document, lambda: "\n\n".join(shown))
+    output.emit_rows(
+        document,
+        "plan --schemes",
+        lambda: [row.describe() for report in reports.values() for row in report.rows],
+        lambda: "\n\n".join(shown),
+    )
 
 
 def _check(options: Options, bucket_cap_mb: str | None, plan: str | None, out: str | None, workloads: int) -> None:
@@ -231,10 +244,11 @@ def _document(reports: Sequence[PlanReport]) -> dict[str, object]:
     return {"rows": rows, "best": None if len(reports) > 1 else best[reports[0].name], "best_by_workload": best}
 
 
-def _all(reports: Sequence[PlanReport], *, details: bool) -> str:
+def _all(reports: Sequence[PlanReport], *, details: bool, asked: Sequence[str]) -> str:
+    said = [text(report, details=details, asked=asked) for report in reports]
     if len(reports) == 1:
-        return text(reports[0], details=details)
-    return "\n\n".join(f"{report.name}\n{text(report, details=details)}" for report in reports)
+        return said[0]
+    return "\n\n".join(f"{report.name}\n{each}" for report, each in zip(reports, said, strict=True))
 
 
 def write_plan(report: PlanReport, path: str) -> None:

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.breakdown import step_line
-from ddpsim.cli.comparison_text import span
 from ddpsim.cli.predict import format_largest_doubt
-from ddpsim.tables import Column, ResultTable, break_line, column
-from ddpsim.units import GIB, format_count
+from ddpsim.tables import break_line, text_of
+from ddpsim.units import format_count
 
 if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
-    from ddpsim.prediction.memory import Memory
     from ddpsim.prediction.prediction import Prediction
-
-_ROW = (*(column(key, words=True) for key in ("topology", "pace")), *map(column, ("nodes", "world_size")))
-"""Columns that say which row it is."""
-
-_PARTS = {
-    "forward_s": "forward", "backward_compute_s": "backward", "exposed_comm_s": "exposed",
-    "buffer_broadcast_s": "broadcast", "ddp_overhead_s": "DDP", "optimizer_s": "optimizer", "overlap_ratio": "hidden",
-}  # fmt: skip
-"""Columns of the parts of a step."""
 
 _TENTH = 0.1
 """Share of a saving from which a part of it is told; chosen by hand."""
 
 
-def text(report: PlanReport, *, details: bool = False) -> str:
+def text(report: PlanReport, *, details: bool = False, asked: Sequence[str] = ()) -> str:
     """Return the report as a table and the lines to paste.
 
     Args:
+        asked: columns of the table in the place of its own.
         details: whether a second table has the parts of each step, and lines say where a gain comes from and what the
             bytes of each machine go by.
     """
     from ddpsim.planning.worth import format_gain
 
-    parts = ["", "parts of each step, in ms:", _parts(report.rows)] if details else []
-    lines = [_table(report.rows), *parts, "", *_verdict(report), ""]
+    records = [row.describe() for row in report.rows]
+    parts = ["", "parts of each step:", text_of("plan: parts", records)] if details else []
+    lines = [text_of("plan", records, asked), *parts, "", *_verdict(report), ""]
     for row in report.rows:
         steps = step_line(row.chosen.options, row.chosen.iteration_s)
         lines += [f"{_format_where([row])}: {line}" for line in steps]
@@ -189,54 +180,3 @@ def _places(predictions: Sequence[Prediction]) -> str:
     return ", ".join(
         f"{name} ({', '.join(counts)} node{'' if counts == ['1'] else 's'})" for name, counts in machines.items()
     )
-
-
-def _table(rows: Sequence[PlanRow]) -> str:
-    """Return the rows as a table."""
-    accumulates = any(row.chosen.options.accumulate > 1 for row in rows)
-    columns = [
-        *_ROW,
-        column("buckets", words=True),
-        Column("step ms" if accumulates else "iteration ms", format_step),
-        column("scaling_efficiency", "eff.", bands=False),
-        column("gain", bands=False),
-        column("memory", "GiB"),
-        column("binds", "bound", words=True),
-    ]
-    return ResultTable.of(columns, [_record(row) for row in rows]).text()
-
-
-def format_step(record: Mapping[str, object]) -> str:
-    """Return the step with its band, to three digits."""
-    low, middle, high = (float(str(record[key])) for key in ("iteration_low_s", "iteration_s", "iteration_high_s"))
-    return span((middle, low, high), 1e3)
-
-
-def _parts(rows: Sequence[PlanRow]) -> str:
-    """Return the parts of each step as a table; `input` where one waits for its batch."""
-    waits = {"input_s": "input"} if any(row.chosen.summary.input_s is not None for row in rows) else {}
-    columns = [*_ROW, *(column(key, heading) for key, heading in {**waits, **_PARTS}.items())]
-    return ResultTable.of(columns, [_record(row) for row in rows]).text()
-
-
-def _record(row: PlanRow) -> dict[str, object]:
-    """Return what the table shows of a row."""
-    chosen = row.chosen
-    marks = (("est.", chosen.workload.estimated), ("kept", chosen.pace_kept))
-    pace = ", ".join([chosen.workload.device_label, *(mark for mark, holds in marks if holds)])
-    empty = {"input_s": "", "binds": ""}
-    known = {key: value for key, value in row.describe().items() if value is not None or key not in empty}
-    return {**empty, **known, "pace": pace, "memory": memory_cell(chosen.memory)}
-
-
-def memory_cell(memory: Memory | None) -> str:
-    """Return what a rank needs and its GPU has, and whether it fits where that is in doubt."""
-    if memory is None:
-        return ""
-    known = memory.activations_bytes is not None
-    size = f"{'' if known else '> '}{memory.step_bytes / GIB:.1f}"
-    if memory.capacity_bytes is None:
-        return size
-    mark = {False: " does NOT fit", None: " may not fit" if known else ""}.get(memory.fits, "")
-    room = f"{memory.capacity_bytes / GIB:.1f}".removesuffix(".0")
-    return f"{size} of {room}{mark}"

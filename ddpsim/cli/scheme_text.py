@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ddpsim.cli.plan_text import memory_cell
-from ddpsim.tables import ResultTable, column
+from ddpsim.tables import text_of
 from ddpsim.units import format_count
 
 if TYPE_CHECKING:
-    from ddpsim.planning.by_scheme import SchemeChoice, SchemeReport, SchemeRow
+    from ddpsim.planning.by_scheme import SchemeChoice, SchemeReport
 
 
-def text(report: SchemeReport) -> str:
-    """Return the report as a table and what is advised."""
-    rows = [row for choice in report.choices for row in choice.rows]
-    columns = [
-        column("topology", words=True),
-        *map(column, ("nodes", "world_size")),
-        column("scheme", words=True),
-        column("iteration_s"),
-        column("exposed_comm_s"),
-        column("gain"),
-        column("memory", "memory GiB"),
-    ]
-    lines = [ResultTable.of(columns, [_record(row) for row in rows]).text(), ""]
+def text(report: SchemeReport, asked: Sequence[str] = ()) -> str:
+    """Return the report as a table, of the columns `asked` where there are some, and what is advised."""
+    lines = [text_of("plan --schemes", [row.describe() for row in report.rows], asked), ""]
     lines += [line for choice in report.choices for line in _advice(choice)]
     return "\n".join([*lines, "", *_verdict(report)])
 
@@ -60,10 +49,3 @@ def _advice(choice: SchemeChoice) -> Iterator[str]:
         unfit = {False: ", and does NOT fit", None: ", and may not fit" if most.may_not_fit else ""}.get(most.fits, "")
         gain = format_gain(most.gain, most.gain_low, most.gain_high)
         yield f"{where}: keep DDP; the most gains {most.scheme}, {gain}{unfit}"
-
-
-def _record(row: SchemeRow) -> dict[str, object]:
-    from ddpsim.prediction.document import scale_to_step
-
-    own = {"gain": "", "gain_low": None} if row.prediction is row.default else {}
-    return {**scale_to_step(row.document()), "memory": memory_cell(row.prediction.memory), **own}

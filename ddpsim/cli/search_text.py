@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ddpsim.cli.plan_text import format_step, memory_cell
-from ddpsim.tables import Column, ResultTable, break_line, column
+from ddpsim.tables import break_line, list_shown, text_of
 from ddpsim.units import GIB, format_count, format_time
 
 if TYPE_CHECKING:
-    from ddpsim.planning.search_report import SearchReport, SearchRow
+    from ddpsim.planning.search_report import SearchReport
 
 _PLAIN = "plain DDP"
 """What DDP at torch's defaults is called, with the workload's own batch and all layers on every rank."""
 
 
-def text(report: SearchReport) -> str:
-    """Return the report as a table and what is to be said beside it."""
-    every, best = (*report.rows, *report.may_not_fit), report.best
-    chosen = every[0].plan.chosen
-    columns = [
-        column("scheme", words=True),
-        column("tensor_parallel", "tensor"),
-        *([column("stages", words=True)] if any(row.candidate.pipeline for row in every) else []),
-        column("data_parallel", "data"),
-        column("micro_batch_size", "micro batch"),
-        column("accumulate", "a step"),
-        column("buckets", words=True),
-        Column("step ms", format_step),
-        column("samples_per_s"),
-        column("memory", "GiB"),
-        *([] if isinstance(report.plain, str) else [column("gain_over_plain_ddp", "gain", bands=False)]),
-        column("binds", "bound", words=True),
-    ]
-    records = [_record(row, report) for row in report.rows]
+def text(report: SearchReport, asked: Sequence[str] = ()) -> str:
+    """Return the report as a table, of the columns `asked` where there are some, and what is to be said beside it."""
+    best, chosen = report.best, (*report.rows, *report.may_not_fit)[0].plan.chosen
+    records, beside = report.describe(*report.rows), report.describe(*report.may_not_fit)
     if not isinstance(report.plain, str):
-        records.append({**_record(report.plain, report), "scheme": _PLAIN, "gain_over_plain_ddp": None})
-    beside = [_record(row, report) for row in report.may_not_fit]
+        (plain,) = report.describe(report.plain)
+        records.append({**plain, "scheme": _PLAIN, "gain_over_plain_ddp": None})
+    names = asked or list_shown("plan --search", [*records, *beside])
     where = f"{chosen.topology.name}, {format_count(chosen.nodes, 'node')}"
     lines = [
         f"{report.name} on {where}: {format_count(report.global_batch_size, 'sample')} a step",
         "",
-        ResultTable.of(columns, records).text(),
+        text_of("plan --search", records, names),
         "",
-        *(["may not fit:", ResultTable.of(columns, beside).text(), ""] if beside else []),
+        *(["may not fit:", text_of("plan --search", beside, names), ""] if beside else []),
         *_plain_ddp(report),
         *(["best: nothing surely fits"] if best is None else [f"best: {best.candidate}", f"    {best.plan.advice}"]),
     ]
@@ -89,9 +74,3 @@ def _plain_ddp(report: SearchReport) -> Iterator[str]:
         yield f"the best takes {format_gain(*gain, 'less ')} than {than}"
     elif gain is not None:
         yield f"nothing that surely fits surely takes less than {than}"
-
-
-def _record(row: SearchRow, report: SearchReport) -> dict[str, object]:
-    found, gain = row.describe(), report.gain_of(row)
-    memory = memory_cell(row.plan.chosen.memory)
-    return {**found, "binds": found["binds"] or "", "memory": memory, "gain_over_plain_ddp": gain}

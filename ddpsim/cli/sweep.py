@@ -24,13 +24,13 @@ from ddpsim.cli.options import (
     read_plan,
     refuse_beside_plan,
 )
-from ddpsim.cli.output import Output, note
+from ddpsim.cli.output import TableOutput, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section
 from ddpsim.options.text import counts
-from ddpsim.tables import Column, ResultTable, cell, column
+from ddpsim.tables import text_of
 from ddpsim.units import format_count
 from ddpsim.workers.asked import Workers
 
@@ -68,7 +68,7 @@ def sweep(
     options: Options,
     given: ConstantOptions,
     by: Workers,
-    output: Output,
+    output: TableOutput,
     context: typer.Context,
 ) -> None:
     """Predict every bucket cap at every node count.
@@ -91,7 +91,7 @@ def sweep(
     caps = list(dict.fromkeys(parse_swept_caps(arguments.bucket_cap_mb, options) or [options.caps]))
     node_counts = [None] if arguments.nodes is None else list(dict.fromkeys(counts(arguments.nodes, "nodes")))
     backend = options.on(model, machine).backend_for(model)
-    shown_alone = not (output.as_json or arguments.out or arguments.report or arguments.plot)
+    shown_alone = not (output.as_json or output.asked or arguments.out or arguments.report or arguments.plot)
     calibration = given.calibration_in_force(backend)
     question = SweepRequest(model, machine, arguments.gpus_per_node, calibration, for_table=shown_alone)
     base = replace(options, caps=caps[0], plan=read_plan(arguments.plan, model.parameters))
@@ -116,11 +116,15 @@ def sweep(
             backend=backend,
             notes=sorted(done.told),
             command=command_line(context),
+            columns=output.asked,
         ),
     )
-    aside = STANDARD_OUTPUT in (arguments.out, arguments.report)
-    output.emit(
-        {"rows": documents} if output.as_json else None, lambda: _text(entries, labels, moved=moved), aside=aside
+    output.emit_rows(
+        {"rows": documents} if output.as_json else None,
+        "sweep",
+        lambda: _rows(entries, labels),
+        lambda: _text(_rows(entries, labels), moved=moved, asked=output.asked),
+        aside=STANDARD_OUTPUT in (arguments.out, arguments.report),
     )
 
 
@@ -150,26 +154,15 @@ def _caps_text(caps: BucketCaps, plan: str | None) -> str:
     return ",".join(map(str, given)) if isinstance(given, list) else str(given)
 
 
-def _text(entries: Sequence[JournalEntry], labels: Sequence[str], *, moved: bool) -> str:
-    from ddpsim.prediction.document import scale_to_step
+def _rows(entries: Sequence[JournalEntry], labels: Sequence[str]) -> list[dict[str, object]]:
+    from ddpsim.prediction.document import describe_row
 
     documents = [json.loads(entry.document) for entry in entries]
-    accumulates = any(document["accumulate"] != 1 for document in documents)
-    rows = [{**scale_to_step(document), "cap": label} for document, label in zip(documents, labels, strict=True)]
-    columns = [
-        *map(column, ("nodes", "world_size")),
-        column("cap", "cap MiB"),
-        column("iteration_s", None if accumulates else "iteration ms", bands=False),
-        *(column(key, bands=False) for key in ("exposed_comm_s", "overlap_ratio", "scaling_efficiency")),
-    ]
-    if accumulates:
-        columns.append(
-            Column(
-                "micro-batch ms", lambda row: f"{cell('micro_batch_s', row['micro_batch_s'])} of {row['accumulate']}"
-            )
-        )
-    shown = ResultTable.of(columns, rows).text()
-    first = documents[0]
+    return [{**describe_row(document), "cap": label} for document, label in zip(documents, labels, strict=True)]
+
+
+def _text(rows: Sequence[Mapping[str, object]], *, moved: bool, asked: Sequence[str]) -> str:
+    shown, first = text_of("sweep", rows, asked), rows[0]
     if not (moved or first["pace_kept"]):
         return shown
     whose = f"pace of {first['compute_device']}{', estimated' if first['estimated'] else ''}"

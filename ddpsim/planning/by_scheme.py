@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.markup import SCREEN
 from ddpsim.options.option import check_given
 from ddpsim.planning.ranking import list_rankable
 from ddpsim.planning.worth import Trial, decide, is_advised
+from ddpsim.prediction.document import describe_row, flat
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
+from ddpsim.tables import table_of
 from ddpsim.topology.graph import Topology
 from ddpsim.units import format_count
 from ddpsim.workers.crew import WorkerPool, crew_of
@@ -83,6 +86,11 @@ class SchemeRow:
             "fits": self.fits,
         }
 
+    def describe(self) -> dict[str, object]:
+        """Return the row as tables show it; DDP itself gains nothing that is to be told."""
+        own = {"gain": None, "gain_low": None, "gain_high": None} if self.prediction is self.default else {}
+        return {**describe_row(self.document()), **own}
+
 
 @dataclass(frozen=True, slots=True)
 class SchemeChoice:
@@ -142,9 +150,21 @@ class SchemeReport:
         fitting = [row for row in found if row.fits is not False] or found
         return max(fitting, key=lambda row: row.prediction.samples_per_s, default=None)
 
+    @property
+    def rows(self) -> list[SchemeRow]:
+        """The rows of all choices."""
+        return [row for choice in self.choices for row in choice.rows]
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a row a scheme, machine and node count."""
+        return table_of("plan --schemes", [row.describe() for row in self.rows]).html(SCREEN)
+
+    def records(self) -> list[dict[str, object]]:
+        """Return the rows of the document, each flat, for `pandas.DataFrame`."""
+        return [flat(row.document()) for row in self.rows]
+
     def document(self) -> dict[str, object]:
         """Return the `plan` document with schemes."""
-        rows = [row for choice in self.choices for row in choice.rows]
         chosen, best = [choice.best for choice in self.choices], self.best
         trials = {id(choice.best.prediction): choice.trial for choice in self.choices}
 
@@ -153,7 +173,7 @@ class SchemeReport:
             named = None if trial is None else {"scheme": trial.name, **trial.document()}
             return {**row.document(), "best": row in chosen, "trial": named}
 
-        return {"rows": [document(row) for row in rows], "best": None if best is None else document(best)}
+        return {"rows": [document(row) for row in self.rows], "best": None if best is None else document(best)}
 
 
 def choose(

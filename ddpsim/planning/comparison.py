@@ -10,7 +10,7 @@ from ddpsim.planning.advice import Advice
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.goal import RateGoal
 from ddpsim.planning.ranking import list_rankable
-from ddpsim.tables import table_from_records
+from ddpsim.tables import table_of
 from ddpsim.units import format_count
 
 
@@ -33,9 +33,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a machine, rate, node count and model."""
-        shown = ("model", "machine", "nodes", "batch_size", "iteration_s", "micro_batch_s", "samples_per_s", "bound_by",
-                 "binding_link")  # fmt: skip
-        return table_from_records([row.describe() for row in self.rows], shown).html(SCREEN)
+        return table_of("compare", [row.describe() for row in self.rows]).html(SCREEN)
 
     @property
     def models(self) -> tuple[str, ...]:

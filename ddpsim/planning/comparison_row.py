@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.planning.bound import Bound
+from ddpsim.planning.bound import Bound, describe_bound
 from ddpsim.planning.prices import Price
-from ddpsim.prediction.document import flat, scale_to_step
+from ddpsim.prediction.document import describe_row, flat
 from ddpsim.prediction.prediction import Band, Prediction
-from ddpsim.tables import GBPS
+from ddpsim.tables.cells import format_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +92,29 @@ class ComparisonRow:
         """Seconds of an epoch, with the step's band; None where its samples are not known."""
         return None if self.samples_per_epoch is None else self._seconds(self.samples_per_epoch)
 
+    @property
+    def rate(self) -> str | None:
+        """The rate that was set, and of which link where that is no NIC, in words; None where all are as declared."""
+        if self.link is None or self.link_rate is None:
+            return None
+        return ("" if self.link == "nic" else f"{self.link} ") + format_rate(self.link_rate)
+
     def record(self) -> dict[str, object]:
         """Return the row of the `compare` document, flat: what it costs stands under `cost_per_hour` and so on."""
-        document = self.document()
-        cost = document["cost"]
-        costs = {f"cost_{key}": value for key, value in cost.items()} if isinstance(cost, dict) else {}
-        return flat(document) | costs
+        return flat(self._with_costs())
 
     def describe(self) -> dict[str, object]:
-        """Return the row as tables show it: flat, its times of the optimizer's step, link, cap and memory in words."""
-        caps, memory = self.prediction.options.caps, self.prediction.memory
-        rate = None if self.link_rate is None else f"{self.link} {self.link_rate * GBPS:g} Gb/s"
+        """Return the row as tables show it: as `record`, the rate that was set, cap and what binds in words."""
+        cap = self.prediction.options.caps.bucket_cap_mb
         return {
-            **scale_to_step(self.record()),
-            "rate": rate or "as declared",
-            "cap": "default" if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB",
-            "memory_fits": None if memory is None else memory.text(),
+            **describe_row(self._with_costs()),
+            "rate": self.rate,
+            "cap": "default" if cap is None else f"{cap:g}",
+            "binds": describe_bound(self.bound, self.prediction.workload),
         }
+
+    def _with_costs(self) -> dict[str, object]:
+        return self.document() | {f"cost_{key}": value for key, value in (self._cost_document() or {}).items()}
 
     def document(self) -> dict[str, object]:
         """Return one row of the `compare` document."""

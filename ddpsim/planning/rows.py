@@ -11,9 +11,9 @@ from ddpsim.planning.bound import Bound, describe_bound
 from ddpsim.planning.ranking import list_rankable
 from ddpsim.planning.savings import Saving
 from ddpsim.planning.worth import NO_GAIN, WORTH_IT, Trial, arguments_of, is_advised
-from ddpsim.prediction.document import flat, scale_to_step
+from ddpsim.prediction.document import describe_row, flat
 from ddpsim.prediction.prediction import Band, Prediction
-from ddpsim.tables import table_from_records
+from ddpsim.tables import table_of
 from ddpsim.units import MIB, format_count
 
 
@@ -162,14 +162,12 @@ class PlanRow:
         return format_count(count, "bucket") if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB ({count})"
 
     def describe(self) -> dict[str, object]:
-        """Return the row as tables show it: flat, its times of the optimizer's step, the gain that of the advice."""
-        chosen = self.chosen
+        """Return the row as tables show it, the gain that of the advice; buckets and what binds in words."""
         return {
-            **scale_to_step(flat(self._without_transports())),
+            **describe_row(self._without_transports()),
             "buckets": self.buckets,
             "trial": None if self.trial is None else str(self.trial),
-            "memory_fits": None if chosen.memory is None else chosen.memory.text(),
-            "binds": None if self.bound is None else describe_bound(self.bound, chosen.workload),
+            "binds": None if self.bound is None else describe_bound(self.bound, self.chosen.workload),
         }
 
     def document(self) -> dict[str, object]:
@@ -235,8 +233,7 @@ class PlanReport:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a machine and node count, and the line to paste."""
-        shown = ("topology", "nodes", "iteration_s", "micro_batch_s", "gain", "torch", "trial")
-        return table_from_records([row.describe() for row in self.rows], shown).html(SCREEN)
+        return table_of("plan: notebook", [row.describe() for row in self.rows]).html(SCREEN)
 
     @property
     def best(self) -> PlanRow | None:

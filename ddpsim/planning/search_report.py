@@ -11,7 +11,7 @@ from ddpsim.planning.worth import Trial, decide
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.predict import gain_band
 from ddpsim.prediction.prediction import Band
-from ddpsim.tables import table_from_records
+from ddpsim.tables import table_of
 from ddpsim.units import format_count
 
 
@@ -46,7 +46,7 @@ class SearchRow:
         return {**self.plan.document(), **self.candidate.document(self.plan.chosen.placement.world_size)}
 
     def describe(self) -> dict[str, object]:
-        """Return the row as tables show it: flat, its times of the optimizer's step."""
+        """Return the row as tables show it."""
         return {**self.plan.describe(), **self.candidate.document(self.plan.chosen.placement.world_size)}
 
 
@@ -81,9 +81,7 @@ class SearchReport:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a leader."""
-        shown = (*SHOWN, "iteration_s", "micro_batch_s", "samples_per_s", "buckets", "memory_fits")
-        rows = [row.describe() for row in (*self.rows, *self.may_not_fit)]
-        return table_from_records(rows, shown).html(SCREEN)
+        return table_of("plan --search", self.describe(*self.rows, *self.may_not_fit)).html(SCREEN)
 
     @property
     def best(self) -> SearchRow | None:
@@ -143,10 +141,16 @@ class SearchReport:
         """Return the rows of the document, each flat, for `pandas.DataFrame`."""
         return [flat(self._document(row)) for row in (*self.rows, *self.may_not_fit)]
 
+    def describe(self, *rows: SearchRow) -> list[dict[str, object]]:
+        """Return rows as tables show them, with what they gain over plain DDP."""
+        return [{**row.describe(), **self._gains(row)} for row in rows]
+
     def _document(self, row: SearchRow) -> dict[str, object]:
-        gain = self.gain_band_of(row) or (None, None, None)
+        return {**row.document(), **self._gains(row)}
+
+    def _gains(self, row: SearchRow) -> dict[str, object]:
         keys = ("gain_over_plain_ddp", "gain_over_plain_ddp_low", "gain_over_plain_ddp_high")
-        return {**row.document(), **dict(zip(keys, gain, strict=True))}
+        return dict(zip(keys, self.gain_band_of(row) or (None, None, None), strict=True))
 
     def document(self) -> dict[str, object]:
         """Return the `plan` document with `--search`, of one workload, machine and node count."""
@@ -170,7 +174,3 @@ class SearchReport:
                 "plain_ddp": None if isinstance(self.plain, str) else self.plain.document(),
             },
         }
-
-
-SHOWN = ("scheme", "tensor_parallel", "stages", "data_parallel", "micro_batch_size", "accumulate")
-"""Keys of a candidate, as tables show them."""

@@ -124,6 +124,7 @@ def _table_document(prediction: Prediction) -> dict[str, object]:
         "iteration_low_s": prediction.low_s,
         "iteration_high_s": prediction.high_s,
         "exposed_comm_s": summary.exposed_comm_s,
+        "step_exposed_comm_s": prediction.options.accumulate * summary.exposed_comm_s,
         "overlap_ratio": summary.overlap_ratio,
         "scaling_efficiency": prediction.scaling_efficiency,
         "world_size": summary.world_size,

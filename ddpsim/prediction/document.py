@@ -85,6 +85,13 @@ def flat(document: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in document.items() if not isinstance(value, dict | list)}
 
 
+def describe_row(document: Mapping[str, object]) -> dict[str, object]:
+    """Return a row as tables show it: flat but for what a rank needs of memory, which a column puts in words."""
+    cost_s = document.get("hidden_comm_cost_s")
+    of_step = {"step_hidden_comm_cost_s": micro_batches(document) * cost_s} if isinstance(cost_s, float) else {}
+    return {**flat(document), "memory": document.get("memory"), **of_step}
+
+
 def scale_to_step(row: Mapping[str, object]) -> dict[str, object]:
     """Return a row whose times are of the optimizer's step, of all its micro-batches, each of them once.
 

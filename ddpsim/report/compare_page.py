@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint
 from ddpsim.charts.one_step import number, timeline_from_trace
@@ -24,19 +24,8 @@ from ddpsim.report.rows import (
     step_of,
 )
 from ddpsim.report.wording import format_number_band, format_one_step, format_unranked, step
-from ddpsim.tables import GBPS, table_from_records
+from ddpsim.tables import GBPS, table_of
 from ddpsim.units import format_count
-
-_KEYS = (
-    "model", "machine", "rate", "nodes", "world_size", "batch_size", "precision", "cap", "scheme", "iteration_s",
-    "micro_batch_s",
-    "samples_per_s", "tokens_per_s",
-    "scaling_efficiency", "exposed_share", "bound_by", "binding_link", "memory_fits",
-)  # fmt: skip
-_PLACE = ("model", "machine", "rate", "nodes", "batch_size", "precision", "cap", "scheme")
-_COSTS = (*_PLACE, "price_per_hour", "cost_per_hour", "cost_per_million_samples", "cost_per_epoch", "epoch_s", "pareto")
-_TOLD_APART = ("tokens_per_s", "model", "rate", "batch_size", "precision", "cap", "scheme")
-"""Keys that a table shows only where rows differ in them."""
 
 _CURVES_NOTE = (
     "Whiskers are 80 % bands. In cost over time, rows to the lower left are better, and the line joins those "
@@ -53,6 +42,7 @@ def compare_report(
     calibration: Calibration | None = None,
     notes: Sequence[str] = (),
     command: str = "",
+    columns: Sequence[str] = (),
 ) -> Report:
     """Return the report of a comparison.
 
@@ -61,13 +51,12 @@ def compare_report(
         calibration: that it was made with.
         notes: what else a reader must know, a sentence each.
         command: that made it.
+        columns: of the table of machines, in the place of its own.
     """
     rows = comparison.rows
-    found: list[Row] = [row.describe() for row in rows]
+    records: list[Row] = [row.describe() for row in rows]
+    found: list[Row] = list(map(scale_to_step, records))
     drawn = format_one_step(max(map(micro_batches, found), default=1))
-    shown = {key for key in _TOLD_APART if _differs(found, key)}
-    shown |= {"tokens_per_s"} if any(row.get("tokens_per_s") for row in found) else set()
-    keys = [key for key in _KEYS if key not in _TOLD_APART or key in shown]
     bests = {model: comparison.best_of(model) for model in comparison.models}
     found_best = [row for row in bests.values() if row is not None]
     first = next((number for number, row in enumerate(rows) if any(row is each for each in found_best[:1])), 0)
@@ -80,8 +69,8 @@ def compare_report(
         notes=tuple(notes),
         command=command,
         sections=(
-            *_list_costs(comparison, found, shown),
-            record_table("Machines side by side", found[:MOST_ROWS], keys, note=_note(found)),
+            *_list_costs(records),
+            Table("Machines side by side", table_of("compare", records[:MOST_ROWS], columns), _note(found)),
             *_list_others(comparison),
             BarChart("Where the time goes", tuple(bar(found[each], _label(found, each)) for each in sorted(kept))),
             *_curves(comparison, found),
@@ -107,19 +96,14 @@ def _note(rows: Sequence[Row]) -> str:
     return f"In brackets the 80 % band: from the 10th to the 90th percentile.{left}"
 
 
-def _list_costs(comparison: Comparison, rows: Sequence[Row], shown: Collection[str]) -> list[Table]:
-    """Return what rows cost whose machines have a price, with that of a node; nothing without prices."""
-    paid = [
-        {**own, "price_per_hour": row.price.per_hour}
-        for row, own in zip(comparison.rows, rows, strict=True)
-        if row.price is not None
-    ]
+def _list_costs(records: Sequence[Row]) -> list[Table]:
+    """Return what rows cost whose machines have a price; nothing without prices."""
+    paid = [record for record in records if record.get("cost_per_hour") is not None]
     if not paid:
         return []
-    keys = [key for key in _COSTS if key not in _TOLD_APART or key in shown]
     currencies = dict.fromkeys(str(row["cost_currency"]) for row in paid if row.get("cost_currency"))
     note = f"In {' and '.join(currencies)}{_format_dates(paid)}. In brackets the 80 % band."
-    return [Table("What it costs", table_from_records(paid[:MOST_ROWS], keys).known(), note)]
+    return [Table("What it costs", table_of("compare: costs", paid[:MOST_ROWS]), note)]
 
 
 def _format_dates(rows: Sequence[Row]) -> str:
@@ -130,10 +114,13 @@ def _format_dates(rows: Sequence[Row]) -> str:
 def _label(rows: Sequence[Row], each: int) -> str:
     """Return what names a row among all: machine and nodes, and what else rows differ in."""
     row = rows[each]
-    parts = [str(row[key]) for key in ("rate", "precision", "cap", "scheme") if _differs(rows, key)]
+    parts = [str(row[key]) for key in ("rate", "precision", "scheme") if _differs(rows, key)]
+    cap = [f"cap {row['cap']} MiB" if row["cap"] != "default" else "default cap"] if _differs(rows, "cap") else []
     batch = [f"batch {row['batch_size']}"] if _differs(rows, "batch_size") else []
     model = [str(row["model"])] if _differs(rows, "model") else []
-    return ", ".join([*model, f"{format_count(int(number(row, 'nodes')), 'node')} of {row['machine']}", *parts, *batch])
+    return ", ".join(
+        [*model, f"{format_count(int(number(row, 'nodes')), 'node')} of {row['machine']}", *parts, *cap, *batch]
+    )
 
 
 def _verdict(comparison: Comparison, bests: Mapping[str, ComparisonRow | None]) -> tuple[str, str]:

@@ -17,15 +17,9 @@ from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, chart_over_nodes
 from ddpsim.report.wording import format_one_step, format_share_band, format_unranked, format_where, rate, step
-from ddpsim.tables import ResultTable
+from ddpsim.tables import ResultTable, table_of
 from ddpsim.tables.cells import ms
 from ddpsim.units import format_count
-
-_KEYS = (
-    "topology", "nodes", "world_size", "iteration_s", "buckets", "gain", "trial", "default_iteration_s",
-    "samples_per_s", "scaling_efficiency", "exposed_comm_s", "overlap_ratio", "hidden_comm_cost_s", "bound_by",
-    "binding_link", "memory_fits", "compute_device",
-)  # fmt: skip
 
 
 def plan_report(
@@ -34,6 +28,7 @@ def plan_report(
     calibration: Calibration | None = None,
     notes: Sequence[str] = (),
     command: str = "",
+    columns: Sequence[str] = (),
 ) -> Report:
     """Return the report of plans, one of each workload.
 
@@ -42,6 +37,7 @@ def plan_report(
         calibration: that the plans were made with.
         notes: what else a reader must know, a sentence each.
         command: that made them.
+        columns: of the table of steps, in the place of its own.
     """
     rows = [row for report in reports for row in report.rows]
     chosen = [row.chosen for row in rows]
@@ -61,7 +57,7 @@ def plan_report(
         notes=tuple(notes),
         command=command,
         sections=(
-            record_table("Steps", records[:MOST_ROWS], (*named.keys, *_KEYS), note=bands),
+            Table("Steps", table_of("plan: page", records[:MOST_ROWS], columns), bands),
             *_savings(rows, named),
             BarChart("Where the time goes", tuple(b for row in shown for b in _bars(row, named))),
             *draw_charts(
@@ -76,7 +72,7 @@ def plan_report(
                 _choose_row(shown),
             ),
             *assumptions(documents, workloads, machines, calibration, backends),
-            record_table("All values", records[:MOST_ROWS], folded=True),
+            record_table("All values", list(map(scale_to_step, records[:MOST_ROWS])), folded=True),
         ),
     )
 
@@ -86,11 +82,6 @@ class _Places:
     """How rows are named: with their workload where there are several."""
 
     several: bool
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys of a record that name it, beside machine and nodes."""
-        return ("workload",) if self.several else ()
 
     def of(self, row: PlanRow) -> str:
         """Return where a row is."""

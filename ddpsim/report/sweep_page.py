@@ -9,10 +9,10 @@ from ddpsim.charts.one_step import number, timeline_from_document
 from ddpsim.charts.steps import step_charts
 from ddpsim.charts.timeline import TimelineStep
 from ddpsim.planning.sweep import SweepRequest
-from ddpsim.prediction.document import flat, micro_batches, scale_to_step
+from ddpsim.prediction.document import describe_row, flat, micro_batches, scale_to_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
-from ddpsim.report.model import BarChart, Charts, Report, StepsChart, TimelineChart, draw_charts
+from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import (
     MOST_ROWS,
     MOST_TIMELINES,
@@ -22,13 +22,8 @@ from ddpsim.report.rows import (
     step_of,
 )
 from ddpsim.report.wording import format_each, format_one_step, format_time_band
+from ddpsim.tables import table_of
 from ddpsim.units import format_count, format_time
-
-_KEYS = (
-    "cap", "nodes", "world_size", "iteration_s", "samples_per_s", "scaling_efficiency", "exposed_comm_s",
-    "overlap_ratio", "forward_s", "backward_compute_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s",
-    "hidden_comm_cost_s",
-)  # fmt: skip
 
 
 def sweep_report(
@@ -39,6 +34,7 @@ def sweep_report(
     backend: str,
     notes: Sequence[str] = (),
     command: str = "",
+    columns: Sequence[str] = (),
 ) -> Report:
     """Return the report of a sweep over bucket caps and node counts.
 
@@ -49,6 +45,7 @@ def sweep_report(
         backend: of their process groups.
         notes: what else a reader must know, a sentence each.
         command: that made them.
+        columns: of the table of steps, in the place of its own.
     """
     workload, machine = asked.workload, asked.topology
     rows = [
@@ -68,7 +65,7 @@ def sweep_report(
         notes=tuple(notes),
         command=command,
         sections=(
-            record_table("Steps", [flat(row) for row in shown], _KEYS, note=note),
+            Table("Steps", table_of("sweep: page", [_describe(row) for row in shown], columns), note),
             BarChart("Where the time goes", tuple(bar(row, _place(row)) for row in map(_fastest, told)), _BEST_NOTE),
             *_curves(rows, groups),
             TimelineChart(
@@ -183,6 +180,10 @@ def _chart_over_caps(groups: Sequence[list[Row]]) -> tuple[Chart, ...]:
 def _compare_to_fastest(rows: Sequence[Row], ticks: Sequence[str]) -> tuple[ChartPoint, ...]:
     base = number(_fastest(rows), "iteration_s")
     return tuple(ChartPoint(ticks.index(str(row["cap"])), number(row, "iteration_s") / base) for row in rows)
+
+
+def _describe(row: Row) -> Row:
+    return {**describe_row(_document(row)), "cap": row["cap"]}
 
 
 def _document(row: Row) -> Mapping[str, object]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from ddpsim.units import MIB
 
+GBPS = 8e-9
+"""Gigabits a second in a byte a second: links are sold by these."""
+
 
 def ms(seconds: float | None) -> str | None:
     """Return milliseconds: `178.53`."""
@@ -23,3 +26,19 @@ def percent(ratio: float | None, signed: bool = False) -> str | None:
 def mib(size_bytes: int | None) -> str | None:
     """Return MiB: `25.00`."""
     return None if size_bytes is None else f"{size_bytes / MIB:.2f}"
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """Return the rate of a link as it is sold: `100 Gb/s`."""
+    return f"{bytes_per_s * GBPS:.3g} Gb/s" if bytes_per_s < 125e9 else f"{bytes_per_s * 1e-3 * GBPS:.3g} Tb/s"
+
+
+def format_short(value: float) -> str:
+    """Return a number to three digits, without an exponent: `1.24`, `18.0`, `162`, `12345`."""
+    # Of three digits 99.95 is the first number that would be written `100.`, with a point.
+    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}" if value >= 0.1 else f"{value:.2g}"
+
+
+def format_band(band: tuple[float, float, float], factor: float = 1.0) -> str:
+    """Return a number with its band, to three digits: `162 (121-218)`."""
+    return "{} ({}-{})".format(*(format_short(value * factor) for value in band))

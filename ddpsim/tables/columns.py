@@ -1,31 +1,21 @@
-"""The columns of results, by the keys of their documents: what each is called, and how its values are written.
+"""Tables of records by the names of their columns: as text, CSV, HTML.
 
-The end of a key is its unit, and says how its values are shown; the ends of a band stand beside what they are of.
+What `declared` says of a column holds wherever it is shown. Of all else the end of a key is its unit, and says how its
+values are shown; the ends of a band stand beside what they are of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import csv
+from collections.abc import Container, Mapping, Sequence
+from difflib import get_close_matches
+from io import StringIO
 
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.tables.cells import GBPS
+from ddpsim.tables.declared import COLUMNS, SHOWN
 from ddpsim.tables.table import Column, Record, ResultTable
 from ddpsim.units import MIB
-
-_HEADINGS = {
-    "topology": "machine", "world_size": "ranks", "compute_device": "pace", "iteration_s": "step",
-    "default_iteration_s": "default's step", "iteration_low_s": "step, low end", "iteration_high_s": "step, high end",
-    "backward_compute_s": "backward", "exposed_comm_s": "exposed", "ddp_overhead_s": "DDP", "local_s": "without DDP",
-    "buffer_broadcast_s": "broadcast", "samples_per_s": "samples/s", "overlap_ratio": "hidden",
-    "hidden_comm_cost_s": "cost of hidden communication", "scaling_efficiency": "efficiency",
-    "keep_default": "default kept", "bucket_cap_mb": "cap MiB", "exposed_share": "exposed", "binding_link": "link",
-    "memory_fits": "memory", "cost_per_hour": "cost/h", "price_per_hour": "price of a node/h",
-    "accumulate": "micro-batches a step",
-    "cost_per_million_samples": "cost of a million samples",
-    "cost_per_epoch": "cost of an epoch", "input_s": "batch", "pareto": "unbeaten", "torch": "paste",
-}  # fmt: skip
-"""What is called otherwise than its key says."""
-
-GBPS = 8e-9
-"""Gigabits a second in a byte a second: links are sold by these."""
 
 _LONG = ("epoch_s", "deadline_s")
 """Keys of seconds that are shown in hours."""
@@ -36,19 +26,91 @@ _COUNTS = ("nodes", "world_size")
 """Keys of numbers that are written as they are typed."""
 
 
-def column(key: str, heading: str | None = None, *, words: bool = False, bands: bool = True) -> Column[Record]:
+def parse_columns(text: str | None, place: str = "columns") -> tuple[str, ...]:
+    """Return the names of columns that are asked for: `nodes,step_s`; none where nothing is.
+
+    Raises:
+        InputError: no name, a name twice, or one that no column has.
+    """
+    if text is None:
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    known = {name for each in COLUMNS for name in (each, *_list_ends(each))}
+    for name in names:
+        if name not in known:
+            shown = dict.fromkeys(each for columns in SHOWN.values() for each in columns.names)
+            near = "".join(f"{each}, " for each in get_close_matches(name, COLUMNS, n=1))
+            remedy = f"there are {near}{', '.join(shown)} and what else a row of `--json` has"
+            raise UnknownNameError(f"unknown column {name!r}", place=place, remedy=remedy)
+    if len(set(names)) < len(names):
+        raise InputError("names a column twice", place=place, remedy="leave it out once")
+    return names
+
+
+def column(key: str, *, bands: bool = True, words: bool | None = None, currency: str = "cost") -> Column[Record]:
     """Return the column of a key.
 
     Args:
-        heading: in the place of the key's own.
-        words: as those of `Column`.
-        bands: whether a cell has its band in brackets, where the record has one.
+        bands: whether a cell has its band in brackets, where the record has one and the column says nothing else.
+        words: whether its cells begin at the left; None is as declared.
+        currency: of prices, in headings.
     """
-    return Column(
-        heading_of(key) if heading is None else heading,
-        lambda record: _format_band(key, record) if bands else cell(key, record.get(key)),
-        words,
-    )
+    declared = COLUMNS.get(key)
+    read = None if declared is None else declared.read
+    if read is None:
+
+        def read(record: Record) -> object:
+            return _format_band(key, record) if bands else cell(key, record.get(key))
+
+    heading = heading_of(key).replace("{currency}", currency)
+    return Column(heading, read, (declared is not None and declared.words) if words is None else words)
+
+
+def table_of(command: str, records: Sequence[Record], asked: Sequence[str] = (), *, bands: bool = True) -> ResultTable:
+    """Return the table that a command has of its records.
+
+    Args:
+        command: one of `SHOWN`.
+        asked: names of columns in the place of those.
+        bands: as those of `column`.
+    """
+    currency = next((str(found) for record in records if (found := record.get("cost_currency"))), "cost")
+    names = asked or list_shown(command, records)
+    return ResultTable.of([column(name, bands=bands, currency=currency) for name in names], records)
+
+
+def text_of(command: str, records: Sequence[Record], asked: Sequence[str] = ()) -> str:
+    """Return the same as text; of what is too wide the columns that say which row it is stand in each part."""
+    names = asked or list_shown(command, records)
+    places = [number for number, name in enumerate(names) if name in COLUMNS and COLUMNS[name].place]
+    return table_of(command, records, names, bands=False).parts(places)
+
+
+def csv_of(command: str, records: Sequence[Record], asked: Sequence[str] = ()) -> str:
+    """Return the same as CSV: names, and values in the units of their names; words where a column has no such key."""
+    names = asked or list_shown(command, records)
+    lines = StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(names)
+    for record in records:
+        writer.writerow(_plain_value(name, record) for name in names)
+    return lines.getvalue().removesuffix("\n")
+
+
+def _plain_value(name: str, record: Record) -> object:
+    value = record.get(name)
+    return column(name).cell(record) if value is None or isinstance(value, Mapping | list) else value
+
+
+def list_shown(command: str, records: Sequence[Record]) -> tuple[str, ...]:
+    """Return the columns that a command shows unasked: known ones, some of them only where rows differ in them."""
+    shown = SHOWN[command]
+    known = []
+    for name in shown.names:
+        cells = {column(name, bands=False).cell(record) for record in records}
+        if cells != {None} and (name not in shown.differing or len(cells) > 1):
+            known.append(name)
+    return tuple(known)
 
 
 def table_from_records(records: Sequence[Record], keys: Sequence[str] = ()) -> ResultTable:
@@ -67,7 +129,10 @@ def table_from_records(records: Sequence[Record], keys: Sequence[str] = ()) -> R
 
 def heading_of(key: str) -> str:
     """Return the heading of a key's column, with the unit that its cells are in."""
-    plain = _HEADINGS.get(key)
+    declared = COLUMNS.get(key)
+    if declared is not None and declared.heading is not None:
+        return declared.heading
+    plain = None if declared is None else declared.title
     if key.endswith("_per_s"):
         return plain or f"{key.removesuffix('_per_s').replace('_', ' ')}/s"
     if key in _LONG:
@@ -103,12 +168,15 @@ def cell(key: str, value: object) -> str | None:
 
 def band_keys(key: str, present: Container[str]) -> tuple[str, str] | None:
     """Return the keys of both ends of a key's band, before its unit or behind it; None where they are not there."""
-    unit = next((suffix for suffix in ("_s", "_us", "_bytes") if key.endswith(suffix)), "")
+    before, behind = _list_ends(key)[:2], _list_ends(key)[2:]
+    return next(((low, high) for low, high in (before, behind) if low in present and high in present), None)
+
+
+def _list_ends(key: str) -> tuple[str, str, str, str]:
+    """Return what the ends of a key's band may be called."""
+    unit = next((suffix for suffix in ("_s", "_us", "_bytes", "_Bps") if key.endswith(suffix)), "")
     stem = key.removesuffix(unit)
-    for ends in ((f"{stem}_low{unit}", f"{stem}_high{unit}"), (f"{key}_low", f"{key}_high")):
-        if all(end in present for end in ends):
-            return ends
-    return None
+    return f"{stem}_low{unit}", f"{stem}_high{unit}", f"{key}_low", f"{key}_high"
 
 
 def _format_band(key: str, record: Record) -> str | None:

@@ -59,10 +59,12 @@ class ResultTable:
 
     def known(self) -> ResultTable:
         """Return the table without columns of which nothing is known."""
-        kept = [n for n in range(len(self.header)) if any(row[n] is not None for row in self.rows)]
-        rows = tuple(tuple(row[n] for n in kept) for row in self.rows)
-        words = frozenset(place for place, n in enumerate(kept) if n in self.words)
-        return ResultTable(tuple(self.header[n] for n in kept), rows, words)
+        return self._pick([n for n in range(len(self.header)) if any(row[n] is not None for row in self.rows)])
+
+    def _pick(self, columns: Sequence[int]) -> ResultTable:
+        rows = tuple(tuple(row[n] for n in columns) for row in self.rows)
+        words = frozenset(place for place, n in enumerate(columns) if n in self.words)
+        return ResultTable(tuple(self.header[n] for n in columns), rows, words)
 
     def first(self, most: int) -> ResultTable:
         """Return the table of the first `most` rows."""
@@ -84,6 +86,22 @@ class ResultTable:
             ).rstrip()
             for line in lines
         )
+
+    def parts(self, places: Sequence[int] = ()) -> str:
+        """Return the text of the table, in several parts below each other where it is wider than `WIDEST`.
+
+        Args:
+            places: numbers of the columns that say which row it is, and stand in each part.
+        """
+        parts, left = [], list(range(len(self.header)))
+        while left:
+            for count in range(len(left), 0, -1):
+                text = self._pick(sorted({*places, *left[:count]})).text()
+                if max(map(len, text.splitlines())) <= WIDEST:
+                    break
+            parts.append(text)
+            left = [number for number in left[count:] if number not in places]
+        return "\n\n".join(parts)
 
     def markdown(self) -> str:
         """Return the lines of a Markdown table; a cell of nothing is a hyphen."""

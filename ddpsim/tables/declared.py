@@ -1,0 +1,295 @@
+"""Every column of the tables of predictions, declared once: its name, what it is called and means, how it reads.
+
+A column is named as its key in the JSON document, or, where it says several keys in few words, as what those are. Who
+adds a column to a command adds its line to `COLUMNS`, and its name to `SHOWN` where it is to be shown unasked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ddpsim.tables.cells import GBPS, format_band, format_short, ms
+from ddpsim.tables.table import Record
+from ddpsim.units import GIB
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredColumn:
+    """A column, whatever table it stands in."""
+
+    name: str
+    what: str
+    """What it is, in a sentence."""
+    title: str | None = None
+    """What it is called otherwise than its name says, without its unit, which is the end of the name."""
+    heading: str | None = None
+    """The whole heading, where name and unit do not make it; `{currency}` in it is that of the prices."""
+    read: Callable[[Record], object] | None = None
+    """How a row's cell reads; None is as the unit has it, with its band where bands are shown."""
+    words: bool = False
+    """Whether cells begin at the left."""
+    place: bool = False
+    """Whether it says which row it is; a table that is too wide has it again in each of its parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownColumns:
+    """The columns that a table has where none are asked for, those that no row knows left out."""
+
+    names: tuple[str, ...]
+    differing: frozenset[str] = frozenset()
+    """Of these, those that are left out where all rows have the same."""
+
+
+def _number(record: Record, name: str) -> float | None:
+    value = record.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _band(record: Record, name: str, low: str, high: str) -> tuple[float, float, float] | None:
+    middle, *ends = (_number(record, each) for each in (name, low, high))
+    if middle is None or ends[0] is None or ends[1] is None:
+        return None
+    return middle, ends[0], ends[1]
+
+
+def _step(record: Record) -> str | None:
+    """Return a step with its band to three digits; to hundredths where it has none."""
+    band = _band(record, "step_s", "step_low_s", "step_high_s")
+    return ms(_number(record, "step_s")) if band is None else format_band(band, 1e3)
+
+
+def _micro_batch(record: Record) -> str | None:
+    seconds, count = _number(record, "micro_batch_s"), record.get("accumulate")
+    return None if seconds is None or count in (None, 1) else f"{format_short(seconds * 1e3)} of {count}"
+
+
+def _epoch(record: Record) -> str | None:
+    band = _band(record, "epoch_s", "epoch_low_s", "epoch_high_s")
+    if band is None:
+        return None
+    # Chosen by hand, for digits that are read at a glance.
+    unit, seconds = ("h", 3600.0) if band[0] >= 3 * 3600 else ("min", 60.0)
+    return f"{format_band(band, 1 / seconds)} {unit}"
+
+
+def _cost(name: str) -> Callable[[Record], str | None]:
+    def read(record: Record) -> str | None:
+        band = _band(record, name, f"{name}_low", f"{name}_high")
+        return None if band is None else format_band(band)
+
+    return read
+
+
+def _formatted(name: str, form: Callable[[float], str]) -> Callable[[Record], str | None]:
+    def read(record: Record) -> str | None:
+        return None if (value := _number(record, name)) is None else form(value)
+
+    return read
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
+
+
+def _gpus(record: Record) -> str | None:
+    nodes, ranks, each = (_number(record, name) for name in ("nodes", "world_size", "gpus_per_node"))
+    if not nodes or (ranks is None and each is None):
+        return None
+    return f"{nodes:.0f} x {(ranks or 0.0) / nodes if each is None else each:.0f}"
+
+
+def _pace(record: Record) -> str | None:
+    marks = (("est.", record.get("estimated")), ("kept", record.get("pace_kept")))
+    device = record.get("compute_device")
+    return None if device is None else ", ".join([str(device), *(mark for mark, holds in marks if holds)])
+
+
+def _memory(record: Record) -> str:
+    """Return what a rank needs and its GPU has, and whether it fits where that is in doubt."""
+    memory = record.get("memory")
+    if not isinstance(memory, Mapping):
+        return ""
+    known = memory["activations_bytes"] is not None
+    size = f"{'' if known else '> '}{memory['alive_bytes'] / GIB:.1f}"
+    if memory["capacity_bytes"] is None:
+        return size
+    mark = {False: " does NOT fit", None: " may not fit" if known else ""}.get(memory["fits"], "")
+    return f"{size}/{memory['capacity_bytes'] / GIB:.1f}".removesuffix(".0") + mark
+
+
+def _pays_below(record: Record) -> str | None:
+    band = _band(record, "rate_Bps", "rate_low_Bps", "rate_high_Bps")
+    if band is None:
+        return None if record.get("why") is None else str(record["why"])
+    return format_band(band, GBPS)
+
+
+def _encoding(record: Record) -> str | None:
+    return None if (found := record.get("measured")) is None else "measured" if found else "prior"
+
+
+_DECLARED = (
+    DeclaredColumn("machine", "The machine, as it was asked for.", words=True, place=True,
+                   read=lambda record: record.get("machine", record.get("topology"))),
+    DeclaredColumn("topology", "The machine, by the name in its file.", "machine", words=True, place=True),
+    DeclaredColumn("model", "The workload, as it was asked for.", words=True, place=True),
+    DeclaredColumn("workload", "The workload, by the name in its file.", words=True, place=True),
+    DeclaredColumn("nodes", "How many nodes take part.", place=True),
+    DeclaredColumn("world_size", "How many GPUs take part, a rank each.", "ranks", place=True),
+    DeclaredColumn("gpus_per_node", "GPUs of a node that take part.", "GPUs a node", place=True),
+    DeclaredColumn("gpus", "Nodes, and GPUs of each.", heading="GPUs", read=_gpus, place=True),
+    DeclaredColumn("precision", "Numbers that the step computes in: `fp32`, `amp`.", place=True),
+    DeclaredColumn("batch_size", "Samples of a rank in a micro-batch.", "batch", place=True),
+    DeclaredColumn("cap", "The bucket cap, or `default` for torch's.", heading="cap MiB", place=True),
+    DeclaredColumn("bucket_cap_mb", "The bucket cap; none is torch's default.", "bucket cap MiB", place=True),
+    DeclaredColumn("scheme", "How ranks reduce: `ddp`, `zero1`, `fsdp2`.", words=True, place=True),
+    DeclaredColumn("tensor_parallel", "Consecutive ranks that share each layer.", "tensor", place=True),
+    DeclaredColumn("stages", "The pipeline's order and its stages.", words=True, place=True),
+    DeclaredColumn("data_parallel", "Ranks, or groups of them, with data of their own.", "data", place=True),
+    DeclaredColumn("expert_parallel", "Ranks that share a mixture's experts.", "experts", place=True),
+    DeclaredColumn("expert_data_parallel", "Ranks with data of their own for each expert.", "data of experts"),
+    DeclaredColumn("layer_messages", "Messages of a micro-batch between ranks that share layers or experts."),
+    DeclaredColumn("layer_bytes", "Bytes of those messages.", "messages of layers"),
+    DeclaredColumn("micro_batch_size", "Samples that a rank, or ranks that share layers, compute at once.",
+                   "micro batch", place=True),
+    DeclaredColumn("accumulate", "Micro-batches of a step.", "a step", place=True),
+    DeclaredColumn("sync", "Which micro-batches reduce gradients.", words=True, place=True),
+    DeclaredColumn("link", "The link whose rate was set.", "link set", words=True, place=True),
+    DeclaredColumn("link_rate_Bps", "The rate that was set.", place=True),
+    DeclaredColumn("rate", "The rate that was set, and of which link where that is no NIC.", words=True,
+                   place=True),
+    DeclaredColumn("compute_device", "The GPU whose pace the step has.", "GPU", words=True, place=True),
+    DeclaredColumn("pace", "The same, whether its pace is estimated, and whether it is kept on other GPUs.",
+                   read=_pace, words=True, place=True),
+    DeclaredColumn("other_pace", "The GPU whose pace the step has, where the machine's own is another.",
+                   heading="pace kept", words=True, place=True,
+                   read=lambda record: record.get("compute_device") if record.get("pace_kept") else None),
+    DeclaredColumn("estimated", "Whether the pace is estimated, not measured."),
+    DeclaredColumn("pace_kept", "Whether the machine's own GPU is another."),
+    DeclaredColumn("buckets", "The advised bucket cap, and how many buckets that makes.", words=True),
+    DeclaredColumn("step_s", "Time between two steps of the optimizer, with its 80 % band.", read=_step),
+    DeclaredColumn("iteration_s", "Time of a micro-batch, which is a step where that has one."),
+    DeclaredColumn("micro_batch_s", "The same of a step of several, and how many it has.", read=_micro_batch,
+                   heading="micro-batch ms"),
+    DeclaredColumn("iteration_statistic", "What that time is of many.", "statistic", words=True),
+    DeclaredColumn("samples_per_s", "Samples a second of all ranks.", read=_formatted("samples_per_s", _count)),
+    DeclaredColumn("tokens_per_s", "Tokens a second of all ranks.", read=_formatted("tokens_per_s", _count)),
+    DeclaredColumn("scaling_efficiency", "Share of one GPU's speed without DDP that each keeps.", "eff."),
+    *(
+        DeclaredColumn(f"{step}{name}", f"{what}{of}.", title)
+        for step, of in (("step_", ", in a step"), ("", ", in a micro-batch"))
+        for name, title, what in (
+            ("input_s", "input", "Wait for the batch"),
+            ("forward_s", "forward", "Forward"),
+            ("backward_compute_s", "backward", "Backward without waiting for communication"),
+            ("layer_comm_s", "layers' comm.", "Wait for messages between ranks that share layers"),
+            ("exposed_comm_s", "exposed", "Wait for communication that nothing hides"),
+            ("buffer_broadcast_s", "broadcast", "Broadcast of buffers"),
+            ("ddp_overhead_s", "DDP", "What else DDP costs"),
+            ("optimizer_s", "optimizer", "The optimizer's step"),
+        )
+    ),
+    DeclaredColumn("exposed_skew_s", "Wait for slower ranks, in a micro-batch.", "skew"),
+    DeclaredColumn("clipping_s", "Clipping of gradients, in a micro-batch.", "clipping"),
+    DeclaredColumn("hidden_comm_cost_s", "By how much hidden communication slows computation, in a micro-batch.",
+                   "cost of hidden communication"),
+    DeclaredColumn("local_s", "One rank's micro-batch without DDP.", "without DDP"),
+    DeclaredColumn("overlap_ratio", "Share of communication that computation hides.", "hidden"),
+    DeclaredColumn("exposed_share", "Share of a step that waits for communication.", "exposed"),
+    DeclaredColumn("default_iteration_s", "A micro-batch with torch's default.", "default's iteration"),
+    DeclaredColumn("default_step_s", "A step with torch's default.", "default's step"),
+    DeclaredColumn("gain", "Share of the default's step that is saved; of a scheme, of DDP's."),
+    DeclaredColumn("gain_over_plain_ddp", "Share of plain DDP's step that is saved.", "gain"),
+    DeclaredColumn("gain_from_hidden_comm", "How much of the gain rests on what communication costs computation."),
+    DeclaredColumn("keep_default", "Whether torch's default stays.", "default kept"),
+    DeclaredColumn("worth_it", "Whether the scheme is worth leaving DDP for."),
+    DeclaredColumn("best", "Whether it is what is advised."),
+    DeclaredColumn("trial", "What is worth one trial run beside the advice.", words=True),
+    DeclaredColumn("torch", "The constructor call to paste.", "paste", words=True),
+    DeclaredColumn("plan_fingerprint", "Fingerprint of the buckets.", "fingerprint", words=True),
+    DeclaredColumn("bucket_memory_bytes", "Bytes of buckets beside the gradients."),
+    DeclaredColumn("memory", "What a rank needs at its peak and its GPU has, and whether it fits.", read=_memory,
+                   heading="GiB"),
+    DeclaredColumn("fits", "Whether it fits the GPU's memory."),
+    DeclaredColumn("binds", "What the step waits for most: GPU, host, communication.", "bound", words=True),
+    DeclaredColumn("bound_by", "The same, by one name.", words=True),
+    DeclaredColumn("bound_beside", "What binds as well.", words=True),
+    DeclaredColumn("binding_link", "The link that collectives fill longest.", "link", words=True),
+    DeclaredColumn("binding_link_share", "Share of the collectives' time in which it is full.", "link full"),
+    DeclaredColumn("lost_together_s", "How much shorter the step were without both that bind."),
+    DeclaredColumn("host_bound", "Whether launching costs more than a gain is worth."),
+    DeclaredColumn("host_cost_s", "How much shorter the step were on a host that takes no time."),
+    DeclaredColumn("cost_per_node_hour", "What an hour of a node costs.", heading="{currency}/h of a node"),
+    DeclaredColumn("cost_per_hour", "What an hour of all nodes costs.", heading="{currency}/h",
+                   read=_formatted("cost_per_hour", format_short)),
+    DeclaredColumn("cost_per_million_samples", "What a million samples cost, with the step's band.",
+                   heading="{currency} a million samples", read=_cost("cost_per_million_samples")),
+    DeclaredColumn("epoch_s", "Time of an epoch, with the step's band.", heading="an epoch", read=_epoch),
+    DeclaredColumn("cost_per_epoch", "What an epoch costs, with the step's band.", read=_cost("cost_per_epoch"),
+                   heading="{currency} an epoch"),
+    DeclaredColumn("cost_currency", "The currency of its price.", "currency", words=True),
+    DeclaredColumn("cost_date", "The date of its price.", "price of", words=True),
+    DeclaredColumn("pareto", "Marks what nothing beats in both cost and speed.", heading="front", words=True,
+                   read=lambda record: "*" if record.get("pareto") else ""),
+    DeclaredColumn("ratio", "Plain bytes on a link over those of the scheme.", heading="fewer bytes",
+                   read=_formatted("ratio", "{:.1f}".format)),
+    DeclaredColumn("plain_s", "A step without the scheme."),
+    DeclaredColumn("pays_below", "The rate of each NIC below which the scheme is faster, with its 80 % band.",
+                   read=_pays_below,
+                       heading="pays below Gb/s", words=True),
+    DeclaredColumn("encoding", "Whether what encoding costs was measured.", read=_encoding, words=True),
+)  # fmt: skip
+
+COLUMNS: Mapping[str, DeclaredColumn] = {each.name: each for each in _DECLARED}
+"""By name, in the order in which the reference has them."""
+
+_TOLD_APART = frozenset({"model", "batch_size", "precision", "cap", "scheme"})
+
+TELLING = _TOLD_APART - {"model"} | {"rate", "other_pace", "micro_batch_s"}
+"""Columns of a comparison that tell rows of a model and machine apart, beside their nodes."""
+
+SHOWN: Mapping[str, ShownColumns] = {
+    "plan": ShownColumns((
+        "topology", "pace", "nodes", "world_size", "buckets", "step_s", "scaling_efficiency", "gain", "memory", "binds",
+    )),
+    "plan: parts": ShownColumns((
+        "topology", "pace", "nodes", "world_size", "step_input_s", "step_forward_s", "step_backward_compute_s",
+        "step_exposed_comm_s", "step_buffer_broadcast_s", "step_ddp_overhead_s", "step_optimizer_s", "overlap_ratio",
+    )),
+    "plan: notebook": ShownColumns(("topology", "nodes", "step_s", "micro_batch_s", "gain", "torch", "trial")),
+    "plan: page": ShownColumns((
+        "workload", "topology", "nodes", "world_size", "step_s", "micro_batch_s", "buckets", "gain", "trial",
+        "default_step_s", "samples_per_s", "scaling_efficiency", "step_exposed_comm_s", "overlap_ratio",
+        "step_hidden_comm_cost_s", "bound_by", "binding_link", "memory", "compute_device",
+    ), frozenset({"workload"})),
+    "plan --schemes": ShownColumns((
+        "topology", "nodes", "world_size", "scheme", "step_s", "step_exposed_comm_s", "gain", "memory",
+    )),
+    "plan --search": ShownColumns((
+        "scheme", "tensor_parallel", "stages", "data_parallel", "micro_batch_size", "accumulate", "buckets", "step_s",
+        "samples_per_s", "memory", "gain_over_plain_ddp", "binds",
+    )),
+    "sweep": ShownColumns((
+        "nodes", "world_size", "cap", "iteration_s", "step_exposed_comm_s", "overlap_ratio", "scaling_efficiency",
+        "micro_batch_s",
+    )),
+    "sweep: page": ShownColumns((
+        "cap", "nodes", "world_size", "step_s", "iteration_s", "samples_per_s", "scaling_efficiency",
+        "step_exposed_comm_s", "overlap_ratio", "step_forward_s", "step_backward_compute_s", "step_buffer_broadcast_s",
+        "step_ddp_overhead_s", "step_optimizer_s", "step_hidden_comm_cost_s",
+    )),
+    "compare": ShownColumns((
+        "model", "machine", "gpus", "precision", "batch_size", "cap", "scheme", "rate", "other_pace", "micro_batch_s",
+        "step_s", "samples_per_s", "scaling_efficiency", "tokens_per_s", "exposed_share", "binds",
+        "binding_link", "memory",
+    ), _TOLD_APART),
+    "compare: costs": ShownColumns((
+        "model", "machine", "gpus", "precision", "batch_size", "cap", "scheme", "rate", "other_pace", "cost_per_hour",
+        "cost_per_million_samples", "epoch_s", "cost_per_epoch", "pareto",
+    ), _TOLD_APART),
+    "compression": ShownColumns((
+        "machine", "nodes", "scheme", "ratio", "plain_s", "step_s", "gain", "pays_below", "encoding",
+    )),
+}  # fmt: skip
