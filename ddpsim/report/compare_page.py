@@ -11,7 +11,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.ranking import describe_overlap
-from ddpsim.prediction.document import micro_batches, scale_to_step
+from ddpsim.prediction.document import leave_out_micro_batch, micro_batches, scale_to_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
@@ -82,7 +82,7 @@ def compare_report(
                 calibration,
                 [p.options.backend_for(p.workload) for p in predictions],
             ),
-            record_table("All values", [scale_to_step(row.record()) for row in rows[:MOST_ROWS]], folded=True),
+            record_table("All values", list(map(leave_out_micro_batch, records[:MOST_ROWS])), folded=True),
         ),
     )
 

@@ -11,7 +11,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.cap_curves import charts_of
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import WHERE
-from ddpsim.prediction.document import scale_to_step
+from ddpsim.prediction.document import leave_out_micro_batch, scale_to_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart, draw_charts
@@ -72,7 +72,7 @@ def plan_report(
                 _choose_row(shown),
             ),
             *assumptions(documents, workloads, machines, calibration, backends),
-            record_table("All values", list(map(scale_to_step, records[:MOST_ROWS])), folded=True),
+            record_table("All values", list(map(leave_out_micro_batch, records[:MOST_ROWS])), folded=True),
         ),
     )
 

@@ -9,7 +9,7 @@ from ddpsim.charts.one_step import number, timeline_from_document
 from ddpsim.charts.steps import step_charts
 from ddpsim.charts.timeline import TimelineStep
 from ddpsim.planning.sweep import SweepRequest
-from ddpsim.prediction.document import describe_row, flat, micro_batches, scale_to_step
+from ddpsim.prediction.document import describe_row, leave_out_micro_batch, micro_batches, scale_to_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
@@ -75,7 +75,7 @@ def sweep_report(
                 told.index(_find_widest(groups)),
             ),
             *assumptions(documents, [workload], [machine], asked.calibration, [backend]),
-            record_table("All values", [flat(row) for row in shown], folded=True),
+            record_table("All values", [leave_out_micro_batch(_describe(row)) for row in shown], folded=True),
         ),
     )
 

@@ -10,11 +10,12 @@ import csv
 from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
 from io import StringIO
+from textwrap import wrap
 
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.errors import InputError, UnknownNameError, join_problems
 from ddpsim.tables.cells import GBPS
 from ddpsim.tables.declared import COLUMNS, SHOWN
-from ddpsim.tables.table import Column, Record, ResultTable
+from ddpsim.tables.table import WIDEST, Column, Record, ResultTable
 from ddpsim.units import MIB
 
 _LONG = ("epoch_s", "deadline_s")
@@ -38,25 +39,27 @@ def parse_columns(text: str | None, place: str = "columns") -> tuple[str, ...]:
     known = {name for each in COLUMNS for name in (each, *_list_ends(each))}
     for name in names:
         if name not in known:
-            shown = dict.fromkeys(each for columns in SHOWN.values() for each in columns.names)
-            near = "".join(f"{each}, " for each in get_close_matches(name, COLUMNS, n=1))
-            remedy = f"there are {near}{', '.join(shown)} and what else a row of `--json` has"
-            raise UnknownNameError(f"unknown column {name!r}", place=place, remedy=remedy)
+            near = "".join(f"; did you mean {each}?" for each in get_close_matches(name, COLUMNS, n=1))
+            there = wrap(f"there are {', '.join(COLUMNS)}", WIDEST, break_long_words=False)
+            raise UnknownNameError(join_problems([f"unknown column {name!r}{near}", *there]), place=place)
     if len(set(names)) < len(names):
         raise InputError("names a column twice", place=place, remedy="leave it out once")
     return names
 
 
-def column(key: str, *, bands: bool = True, words: bool | None = None, currency: str = "cost") -> Column[Record]:
+def column(
+    key: str, *, bands: bool = True, words: bool | None = None, plain: bool = False, currency: str = "cost"
+) -> Column[Record]:
     """Return the column of a key.
 
     Args:
         bands: whether a cell has its band in brackets, where the record has one and the column says nothing else.
         words: whether its cells begin at the left; None is as declared.
+        plain: whether its cells read as the unit of the key has it, whatever is declared.
         currency: of prices, in headings.
     """
     declared = COLUMNS.get(key)
-    read = None if declared is None else declared.read
+    read = None if declared is None or plain else declared.read
     if read is None:
 
         def read(record: Record) -> object:
@@ -76,7 +79,9 @@ def table_of(command: str, records: Sequence[Record], asked: Sequence[str] = (),
     """
     currency = next((str(found) for record in records if (found := record.get("cost_currency"))), "cost")
     names = asked or list_shown(command, records)
-    return ResultTable.of([column(name, bands=bands, currency=currency) for name in names], records)
+    plain = SHOWN[command].plain
+    columns = [column(name, bands=bands, plain=name in plain, currency=currency) for name in names]
+    return ResultTable.of(columns, records)
 
 
 def text_of(command: str, records: Sequence[Record], asked: Sequence[str] = ()) -> str:

@@ -40,6 +40,8 @@ class ShownColumns:
     names: tuple[str, ...]
     differing: frozenset[str] = frozenset()
     """Of these, those that are left out where all rows have the same."""
+    plain: frozenset[str] = frozenset()
+    """Of these, those that read as their unit has it: steps to hundredths, where rows differ by little."""
 
 
 def _number(record: Record, name: str) -> float | None:
@@ -189,13 +191,12 @@ _DECLARED = (
             ("buffer_broadcast_s", "broadcast", "Broadcast of buffers"),
             ("ddp_overhead_s", "DDP", "What else DDP costs"),
             ("optimizer_s", "optimizer", "The optimizer's step"),
+            ("exposed_skew_s", "skew", "Wait for slower ranks"),
+            ("clipping_s", "clipping", "Clipping of gradients"),
+            ("hidden_comm_cost_s", "cost of hidden communication", "What hidden communication costs computation"),
+            ("local_s", "without DDP", "All of one rank without DDP"),
         )
     ),
-    DeclaredColumn("exposed_skew_s", "Wait for slower ranks, in a micro-batch.", "skew"),
-    DeclaredColumn("clipping_s", "Clipping of gradients, in a micro-batch.", "clipping"),
-    DeclaredColumn("hidden_comm_cost_s", "By how much hidden communication slows computation, in a micro-batch.",
-                   "cost of hidden communication"),
-    DeclaredColumn("local_s", "One rank's micro-batch without DDP.", "without DDP"),
     DeclaredColumn("overlap_ratio", "Share of communication that computation hides.", "hidden"),
     DeclaredColumn("exposed_share", "Share of a step that waits for communication.", "exposed"),
     DeclaredColumn("default_iteration_s", "A micro-batch with torch's default.", "default's iteration"),
@@ -272,14 +273,14 @@ SHOWN: Mapping[str, ShownColumns] = {
         "samples_per_s", "memory", "gain_over_plain_ddp", "binds",
     )),
     "sweep": ShownColumns((
-        "nodes", "world_size", "cap", "iteration_s", "step_exposed_comm_s", "overlap_ratio", "scaling_efficiency",
+        "nodes", "world_size", "cap", "step_s", "step_exposed_comm_s", "overlap_ratio", "scaling_efficiency",
         "micro_batch_s",
-    )),
+    ), plain=frozenset({"step_s"})),
     "sweep: page": ShownColumns((
-        "cap", "nodes", "world_size", "step_s", "iteration_s", "samples_per_s", "scaling_efficiency",
+        "cap", "nodes", "world_size", "step_s", "micro_batch_s", "samples_per_s", "scaling_efficiency",
         "step_exposed_comm_s", "overlap_ratio", "step_forward_s", "step_backward_compute_s", "step_buffer_broadcast_s",
         "step_ddp_overhead_s", "step_optimizer_s", "step_hidden_comm_cost_s",
-    )),
+    ), plain=frozenset({"step_s"})),
     "compare": ShownColumns((
         "model", "machine", "gpus", "precision", "batch_size", "cap", "scheme", "rate", "other_pace", "micro_batch_s",
         "step_s", "samples_per_s", "scaling_efficiency", "tokens_per_s", "exposed_share", "binds",

@@ -91,13 +91,16 @@ class ResultTable:
         """Return the text of the table, in several parts below each other where it is wider than `WIDEST`.
 
         Args:
-            places: numbers of the columns that say which row it is, and stand in each part.
+            places: numbers of the columns that say which row it is, and stand in each part, the first of them that take
+                half a line.
         """
+        while places and _longest(self._pick(places).text()) > WIDEST / 2:
+            places = places[:-1]
         parts, left = [], list(range(len(self.header)))
         while left:
             for count in range(len(left), 0, -1):
                 text = self._pick(sorted({*places, *left[:count]})).text()
-                if max(map(len, text.splitlines())) <= WIDEST:
+                if _longest(text) <= WIDEST:
                     break
             parts.append(text)
             left = [number for number in left[count:] if number not in places]
@@ -145,6 +148,10 @@ class ResultTable:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+def _longest(text: str) -> int:
+    return max(map(len, text.splitlines()))
 
 
 def _line(widths: Sequence[int]) -> int:

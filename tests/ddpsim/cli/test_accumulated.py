@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpsim.tables.cells import format_short
 from ddpsim.units import format_time
 from tests import pages
 
@@ -45,14 +46,14 @@ def test_text_and_page_have_the_steps_time_and_a_micro_batchs_beside_it(told: tu
     header = next(line for line in text.splitlines() if line.lstrip().startswith(("nodes", "machine")))
     assert "step ms" in header
     assert "iteration" not in header
-    digits = "{:#.3g}" if name == "compare" else "{:.2f}"
-    assert digits.format(step_s * 1e3) in text.split()
-    each = f"{digits.format(one_s * 1e3)} of {COUNT}" if name != "plan" else f"of {COUNT} micro-batches"
+    said = f"{step_s * 1e3:.2f}" if name == "sweep" else format_short(step_s * 1e3)
+    assert said in text.split()
+    each = f"{format_short(one_s * 1e3)} of {COUNT}" if name != "plan" else f"of {COUNT} micro-batches"
     assert each in " ".join(text.split())
     verdict = " ".join(pages.data(page)["verdict"])
     assert f" of {COUNT} micro-batches, {format_time(one_s)} each" in verdict
     (shown,) = pages.table(pages.sections(page)[TABLES[name]])
-    assert shown["step ms"].split()[0] == f"{step_s * 1e3:.2f}"
+    assert shown["step ms"].split()[0] == said
     if name != "compare":
         assert shown["exposed ms"] == f"{COUNT * row['exposed_comm_s'] * 1e3:.2f}"
 
@@ -65,8 +66,8 @@ def test_a_page_names_a_time_once_and_what_its_timeline_draws(told: tuple[str, d
     headings = [each.text for each in parts["All values"].all("th")]
     assert len([each for each in headings if each == "step ms"]) == 1
     (values,) = pages.table(parts["All values"])
-    assert values["step ms"].split()[0] == f"{row['step_s'] * 1e3:.2f}"
-    assert values["micro batch ms"] == f"{row['micro_batch_s'] * 1e3:.2f}"
+    assert values["step ms"].split()[0] == format_short(row["step_s"] * 1e3)
+    assert values["micro-batch ms"] == f"{format_short(row['micro_batch_s'] * 1e3)} of {COUNT}"
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -77,5 +78,5 @@ def test_a_step_of_one_micro_batch_names_none(name: str, ddpsim: Callable, tmp_p
     parts = pages.sections(page.read_text())
     assert "One step" in parts
     headings = [each.text for each in (*parts["All values"].all("th"), *parts[TABLES[name]].all("th"))]
-    assert "micro batch ms" not in headings
+    assert "micro-batch ms" not in headings
     assert "micro-batches" not in " ".join(pages.data(page.read_text())["verdict"])

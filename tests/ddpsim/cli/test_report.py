@@ -79,7 +79,7 @@ def test_a_sweep_writes_a_report(ddpsim: Callable, tiny: Path, tmp_path: Path) -
     result = ddpsim(*sweep, "--report", path, "-o", lines)
     assert result.code == 0
     rows = pages.table(pages.sections(path.read_text())["Steps"])
-    assert [(row["nodes"], row["cap"]) for row in rows] == [("1", "1"), ("1", "4"), ("2", "1"), ("2", "4")]
+    assert [(row["nodes"], row["cap MiB"]) for row in rows] == [("1", "1"), ("1", "4"), ("2", "1"), ("2", "4")]
     assert pages.data(path.read_text())["command"].startswith("ddpsim sweep --workload ")
 
 
@@ -100,6 +100,6 @@ def test_a_comparison_writes_a_report(ddpsim: Callable, tmp_path: Path) -> None:
     compare = ("compare", "--workload", "mlp", "--topology", "dgx-1v", "--nodes", "1,2", "--price", "dgx-1v=20USD/h")
     assert ddpsim(*compare, "--report", path).code == 0
     rows = pages.table(pages.sections(path.read_text())["Machines side by side"])
-    assert [row["nodes"] for row in rows] == ["1", "2"]
+    assert [row["GPUs"] for row in rows] == ["1 x 8", "2 x 8"]
     costs = pages.table(pages.sections(path.read_text())["What it costs"])
-    assert [row["cost/h"] for row in costs] == ["20", "40"]
+    assert [row["USD/h"] for row in costs] == ["20.0", "40.0"]

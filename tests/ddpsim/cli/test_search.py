@@ -46,7 +46,7 @@ def test_a_scheme_alone_and_caps_are_searched(ddpsim: Callable, tmp_path: Path) 
 
 def test_a_limit_is_the_memory_of_a_plan_too(ddpsim: Callable) -> None:
     limited = (*HERE[:1], *HERE[2:], "--memory-limit", "1GB", "--bucket-cap-mb", "25")
-    assert " of 0.9" in ddpsim(*limited).out
+    assert "/0.9" in ddpsim(*limited).out
     document = ddpsim(*limited, "--json").document
     assert document["rows"][0]["memory"]["capacity_bytes"] == 10**9
     assert document["rows"][0]["memory"]["fits"] is False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.cli.app import run
-from ddpsim.cli.comparison_text import format_short
+from ddpsim.tables.cells import format_short
 from ddpsim.tables.table import WIDEST
 
 COMMANDS = {

@@ -8,6 +8,7 @@ from ddpsim import compare
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.prices import Price
 from ddpsim.report import compare_report, render
+from ddpsim.tables.cells import format_band, format_short
 from tests import pages
 from tests.browser import Page
 
@@ -58,17 +59,16 @@ def test_the_tables_have_each_row_with_its_bands_and_costs(compared: Comparison)
     assert list(sections).index("What it costs") < list(sections).index("Machines side by side")
     for shown, paid, row in zip(rows, costs, compared.rows, strict=True):
         assert row.price is not None
-        assert (paid["machine"], paid["nodes"], paid["rate"]) == (shown["machine"], shown["nodes"], shown["rate"])
-        assert paid["price of a node/h"] == f"{row.price.per_hour:.4g}"
-        assert (shown["machine"], shown["nodes"]) == (row.machine, f"{row.nodes}")
-        assert shown["rate"] == f"nic {row.link_rate * 8e-9:g} Gb/s"  # type: ignore[operator]
-        middle, low, high = (f"{value * 1e3:.2f}" for value in row.step_s)
-        assert shown["step ms"] == f"{middle} ({low} to {high})"
-        cost = [f"{value:.4g}" for value in row.per_million_samples or ()]
-        assert paid["cost of a million samples"] == "{} ({} to {})".format(*cost)
-        assert paid["epoch h"].startswith(f"{1.28e6 / row.samples_per_s[0] / 3600:.4g} (")
+        assert (paid["machine"], paid["GPUs"], paid["rate"]) == (shown["machine"], shown["GPUs"], shown["rate"])
+        assert paid["USD/h"] == format_short(row.price.per_hour * row.nodes)
+        assert (shown["machine"], shown["GPUs"]) == (row.machine, f"{row.nodes} x 8")
+        assert shown["rate"] == f"{row.link_rate * 8e-9:g} Gb/s"  # type: ignore[operator]
+        assert shown["step ms"] == format_band(row.step_s, 1e3)
+        assert row.per_million_samples is not None
+        assert paid["USD a million samples"] == format_band(row.per_million_samples)
+        assert paid["an epoch"].startswith(f"{format_short(1.28e6 / row.samples_per_s[0] / 60)} (")
         assert shown["link"] == (row.bound.link or "–")
-        assert paid["unbeaten"] == ("yes" if row.pareto else "no")
+        assert paid["front"] == ("*" if row.pareto else "")
 
 
 def test_curves_are_over_nodes_rates_and_cost(compared: Comparison) -> None:
@@ -93,7 +93,7 @@ def test_the_best_row_comes_first_on_the_timeline(compared: Comparison) -> None:
     assert len(timeline["choices"]) == len(compared.rows)
     best = compared.best
     assert best is not None
-    assert timeline["choices"][0]["label"].startswith(f"{best.nodes} node of {best.machine}, nic ")
+    assert timeline["choices"][0]["label"].startswith(f"{best.nodes} node of {best.machine}, {best.rate}")
     assert timeline["choices"][0]["steps"][0]["iteration_us"] == pytest.approx(
         best.prediction.iteration_s * 1e6, abs=0.2
     )

@@ -9,6 +9,7 @@ from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.report import plan_report
 from ddpsim.report.model import TimelineChart
 from ddpsim.report.rows import MOST_TIMELINES
+from ddpsim.tables.cells import format_band
 from tests import pages
 
 
@@ -67,10 +68,10 @@ def test_the_line_to_paste_stands_with_its_places(planned: PlanReport, plan_page
 def test_the_table_holds_what_the_document_holds(planned: PlanReport, plan_page: Path) -> None:
     rows = pages.table(pages.sections(plan_page.read_text())["Steps"])
     for shown, document in zip(rows, planned.document()["rows"], strict=True):  # type: ignore[call-overload]
-        step, low, high = (document[key] * 1e3 for key in ("iteration_s", "iteration_low_s", "iteration_high_s"))
+        step, low, high = (document[key] * 1e3 for key in ("step_s", "step_low_s", "step_high_s"))
         assert shown["machine"] == document["topology"]
-        assert shown["step ms"] == f"{step:.2f} ({low:.2f} to {high:.2f})"
-        assert shown["efficiency"] == f"{100 * document['scaling_efficiency']:.1f} %"
+        assert shown["step ms"] == format_band((step, low, high))
+        assert shown["eff."] == f"{100 * document['scaling_efficiency']:.1f} %"
 
 
 def test_timelines_hold_the_buckets_of_both_plans(planned: PlanReport, plan_page: Path) -> None:

@@ -51,7 +51,7 @@ def test_one_cap_tells_of_nodes_and_one_point_of_waiting(documents: list[dict[st
 
 def test_the_table_has_a_row_a_prediction(documents: list[dict[str, object]]) -> None:
     rows = pages.table(pages.sections(render(report(documents)))["Steps"])
-    assert [(row["cap"], row["nodes"]) for row in rows] == [(f"{cap}", f"{n}") for n in (1, 4) for cap in CAPS]
+    assert [(row["cap MiB"], row["nodes"]) for row in rows] == [(f"{cap}", f"{n}") for n in (1, 4) for cap in CAPS]
     for row, document in zip(rows, documents, strict=True):
         assert row["exposed ms"] == f"{document['exposed_comm_s'] * 1e3:.2f}"  # type: ignore[operator]
 

@@ -10,22 +10,22 @@ from ddpsim.tables.table import WIDEST
 from tests import pages
 
 RECORDS = [
-    {"topology": "dgx-1v", "nodes": 1024, "iteration_s": 0.1, "iteration_low_s": 0.09, "iteration_high_s": 0.12},
-    {"topology": "a|b", "nodes": 2, "iteration_s": 0.02, "gain": 0.031, "overlap_ratio": None},
+    {"topology": "dgx-1v", "nodes": 1024, "local_s": 0.1, "local_low_s": 0.09, "local_high_s": 0.12},
+    {"topology": "a|b", "nodes": 2, "local_s": 0.02, "gain": 0.031, "overlap_ratio": None},
 ]
 
 
 def test_the_writers_say_the_same_cells() -> None:
-    table = table_from_records(RECORDS, ("topology", "nodes", "iteration_s", "gain"))
-    assert table.header == ("machine", "nodes", "step ms", "gain")
+    table = table_from_records(RECORDS, ("topology", "nodes", "local_s", "gain"))
+    assert table.header == ("machine", "nodes", "without DDP ms", "gain")
     assert table.rows == (("dgx-1v", "1024", "100.00 (90.00 to 120.00)", None), ("a|b", "2", "20.00", "3.1 %"))
     assert table.text().splitlines() == [
-        "machine  nodes                   step ms   gain",
+        "machine  nodes            without DDP ms   gain",
         "dgx-1v    1024  100.00 (90.00 to 120.00)      -",
         "a|b          2                     20.00  3.1 %",
     ]
     assert table.markdown().splitlines() == [
-        "| machine | nodes | step ms | gain |",
+        "| machine | nodes | without DDP ms | gain |",
         "|---|--:|--:|--:|",
         "| dgx-1v | 1024 | 100.00 (90.00 to 120.00) | - |",
         "| a\\|b | 2 | 20.00 | 3.1 % |",
@@ -40,15 +40,15 @@ def test_html_says_how_many_rows_are_left() -> None:
 
 
 def test_without_keys_all_are_shown_and_the_ends_of_bands_stand_in_their_cells() -> None:
-    assert table_from_records(RECORDS).header == ("machine", "nodes", "step ms", "gain", "hidden")
+    assert table_from_records(RECORDS).header == ("machine", "nodes", "without DDP ms", "gain", "hidden")
 
 
 @pytest.mark.parametrize(
     ("key", "value", "heading", "cell"),
     [
         ("exposed_comm_s", 0.0125, "exposed ms", "12.50"),
-        ("epoch_s", 7200.0, "epoch h", "2"),
-        ("samples_per_s", 1234.56, "samples/s", "1,234.6"),
+        ("deadline_s", 7200.0, "deadline h", "2"),
+        ("samples_per_s", 1234.56, "samples/s", "1,235"),
         ("link_rate_Bps", 12.5e9, "link rate Gb/s", "100"),
         ("bucket_memory_bytes", 1 << 20, "bucket memory MiB", "1.0"),
         ("worth_it", True, "worth it", "yes"),
@@ -60,9 +60,9 @@ def test_the_end_of_a_key_is_its_unit(key: str, value: object, heading: str, cel
     assert (made.heading, made.cell({key: value})) == (heading, cell)
 
 
-def test_a_column_may_leave_its_band_out_and_be_called_otherwise() -> None:
-    made = column("iteration_s", "iteration ms", bands=False)
-    assert ResultTable.of([made], RECORDS[:1]).text() == "iteration ms\n      100.00"
+def test_a_column_may_leave_its_band_out() -> None:
+    made = column("local_s", bands=False)
+    assert ResultTable.of([made], RECORDS[:1]).text() == "without DDP ms\n        100.00"
 
 
 def test_columns_of_any_rows() -> None:
