@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from ddpsim.documents import Amount, Document, Index, Number, Text, document_error, read_as
 from ddpsim.errors import InputError
 from ddpsim.files import display_name, read_json
-from ddpsim.trace.metrics import INPUT, LAYERS, PARTS
 
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _REMEDY = "give a file made with `ddpsim predict --json`"
@@ -99,33 +98,10 @@ def leave_out_micro_batch(row: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in row.items() if f"step_{key}" not in row and key not in (*twice, *once)}
 
 
-def scale_to_step(row: Mapping[str, object]) -> dict[str, object]:
-    """Return a row whose times are of the optimizer's step, of all its micro-batches, each of them once.
-
-    Where there are several, what one takes stands beside.
-    """
-    count = micro_batches(row)
-    once = {key: value for key, value in row.items() if key not in _TWICE and not key.startswith("step_")}
-    if count == 1:
-        return once
-    whole = {key: count * seconds for key in _TIMES if isinstance(seconds := row.get(key), float)}
-    return {**once, **whole, "micro_batch_s": row["iteration_s"]}
-
-
 def micro_batches(row: Mapping[str, object]) -> int:
     """Return how many micro-batches a row's step has."""
     count = row.get("accumulate")
     return count if isinstance(count, int) and count > 0 else 1
-
-
-_TWICE = ("micro_batch_s", "default_step_s")
-"""Times, beside those that begin with `step_`, that a row of the whole step has under other names."""
-
-_TIMES = (
-    "iteration_s", "iteration_low_s", "iteration_high_s", "default_iteration_s", "hidden_comm_cost_s", "local_s",
-    "exposed_skew_s", "clipping_s", INPUT, *PARTS, LAYERS,
-)  # fmt: skip
-"""Times of a micro-batch in documents."""
 
 
 def load_prediction(path: str | Path) -> dict[str, object]:

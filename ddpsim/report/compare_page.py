@@ -11,9 +11,8 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.ranking import describe_overlap
-from ddpsim.prediction.document import leave_out_micro_batch, micro_batches, scale_to_step
+from ddpsim.prediction.document import leave_out_micro_batch, micro_batches
 from ddpsim.report.assumptions import assumptions
-from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import (
     MOST_ROWS,
@@ -24,7 +23,7 @@ from ddpsim.report.rows import (
     step_of,
 )
 from ddpsim.report.wording import format_number_band, format_one_step, format_unranked, step
-from ddpsim.tables import GBPS, table_of
+from ddpsim.tables import GBPS, table_from_records, table_of
 from ddpsim.units import format_count
 
 _CURVES_NOTE = (
@@ -54,8 +53,7 @@ def compare_report(
         columns: of the table of machines, in the place of its own.
     """
     rows = comparison.rows
-    records: list[Row] = [row.describe() for row in rows]
-    found: list[Row] = list(map(scale_to_step, records))
+    found: list[Row] = [row.describe() for row in rows]
     drawn = format_one_step(max(map(micro_batches, found), default=1))
     bests = {model: comparison.best_of(model) for model in comparison.models}
     found_best = [row for row in bests.values() if row is not None]
@@ -69,8 +67,8 @@ def compare_report(
         notes=tuple(notes),
         command=command,
         sections=(
-            *_list_costs(records),
-            Table("Machines side by side", table_of("compare", records[:MOST_ROWS], columns), _note(found)),
+            *_list_costs(found),
+            Table("Machines side by side", table_of("compare", found[:MOST_ROWS], columns), _note(found)),
             *_list_others(comparison),
             BarChart("Where the time goes", tuple(bar(found[each], _label(found, each)) for each in sorted(kept))),
             *_curves(comparison, found),
@@ -82,7 +80,7 @@ def compare_report(
                 calibration,
                 [p.options.backend_for(p.workload) for p in predictions],
             ),
-            record_table("All values", list(map(leave_out_micro_batch, records[:MOST_ROWS])), folded=True),
+            Table("All values", table_from_records(list(map(leave_out_micro_batch, found[:MOST_ROWS]))), folded=True),
         ),
     )
 
@@ -182,7 +180,7 @@ def _list_others(comparison: Comparison) -> list[Table]:
     found = []
     for key, value in comparison.document().items():
         if key != "rows" and isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
-            found.append(record_table(_TITLES.get(key, key.replace("_", " ").capitalize()), value))
+            found.append(Table(_TITLES.get(key, key.replace("_", " ").capitalize()), table_from_records(value)))
     return found
 
 

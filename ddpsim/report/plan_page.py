@@ -11,13 +11,12 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.cap_curves import charts_of
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import WHERE
-from ddpsim.prediction.document import leave_out_micro_batch, scale_to_step
+from ddpsim.prediction.document import leave_out_micro_batch
 from ddpsim.report.assumptions import assumptions
-from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, chart_over_nodes
 from ddpsim.report.wording import format_one_step, format_share_band, format_unranked, format_where, rate, step
-from ddpsim.tables import ResultTable, table_of
+from ddpsim.tables import ResultTable, table_from_records, table_of
 from ddpsim.tables.cells import ms
 from ddpsim.units import format_count
 
@@ -62,7 +61,7 @@ def plan_report(
             BarChart("Where the time goes", tuple(b for row in shown for b in _bars(row, named))),
             *draw_charts(
                 "Curves",
-                (*charts_of(rows), *chart_over_nodes(list(map(scale_to_step, documents)))),
+                (*charts_of(rows), *chart_over_nodes(documents)),
                 _CURVES_NOTE,
             ),
             TimelineChart(
@@ -72,7 +71,7 @@ def plan_report(
                 _choose_row(shown),
             ),
             *assumptions(documents, workloads, machines, calibration, backends),
-            record_table("All values", list(map(leave_out_micro_batch, records[:MOST_ROWS])), folded=True),
+            Table("All values", table_from_records(list(map(leave_out_micro_batch, records[:MOST_ROWS]))), folded=True),
         ),
     )
 
@@ -149,10 +148,8 @@ def _savings(rows: Sequence[PlanRow], named: _Places) -> tuple[Table, ...]:
 
 
 def _bars(row: PlanRow, named: _Places) -> list[StackedBar]:
-    default = bar(scale_to_step(row.default.document()), f"{named.of(row)}: torch's default")
-    return (
-        [default] if row.keep_default else [default, bar(scale_to_step(row.best.document()), f"{named.of(row)}: plan")]
-    )
+    default = bar(row.default.document(), f"{named.of(row)}: torch's default")
+    return [default] if row.keep_default else [default, bar(row.best.document(), f"{named.of(row)}: plan")]
 
 
 def _choice(row: PlanRow, named: _Places) -> StepsChart:

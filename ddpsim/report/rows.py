@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from ddpsim.charts.model import Axis, Chart, StackedBar
 from ddpsim.charts.one_step import number
@@ -22,18 +23,19 @@ PART_NAMES = {**trace_tables.PART_NAMES, "ddp_overhead_s": "DDP"}
 """How the parts of a step are called, in the order in which they are drawn."""
 
 
-def bar(row: Row, label: str) -> StackedBar:
+def bar(row: Row, label: str, of: Literal["step", "iteration"] = "step") -> StackedBar:
     """Return the parts of a predicted step, and its band; DDP's own part is a remainder, and may be below 0."""
     names = {INPUT: "batch", **PART_NAMES, LAYERS: trace_tables.layers_name(stages="pipeline" in row)}
-    known = {part: name for part, name in names.items() if part in PART_NAMES or part in row}
-    parts = tuple((name, max(0.0, number(row, part))) for part, name in known.items())
-    return StackedBar(label, parts, number(row, "iteration_low_s"), number(row, "iteration_high_s"))
+    own = "step_" if of == "step" else ""
+    known = {part: name for part, name in names.items() if part in PART_NAMES or own + part in row}
+    parts = tuple((name, max(0.0, number(row, own + part))) for part, name in known.items())
+    return StackedBar(label, parts, number(row, f"{of}_low_s"), number(row, f"{of}_high_s"))
 
 
 def step_of(row: Row) -> tuple[float, float, float]:
     """Return a row's step in seconds with both ends of its band, which are the step where it has none."""
-    middle = number(row, "iteration_s")
-    return middle, number(row, "iteration_low_s") or middle, number(row, "iteration_high_s") or middle
+    middle = number(row, "step_s")
+    return middle, number(row, "step_low_s") or middle, number(row, "step_high_s") or middle
 
 
 def chart_over_nodes(rows: Sequence[Row]) -> tuple[Chart, ...]:
@@ -53,7 +55,7 @@ def chart_over_nodes(rows: Sequence[Row]) -> tuple[Chart, ...]:
 
 def _group_by_machine(rows: Sequence[Row]) -> dict[str, list[Step]]:
     lines: dict[str, dict[str, Step]] = {str(row["topology"]): {} for row in rows}
-    for row in sorted(rows, key=lambda row: number(row, "iteration_s")):
+    for row in sorted(rows, key=lambda row: number(row, "step_s")):
         nodes = str(int(number(row, "nodes")))
         lines[str(row["topology"])].setdefault(nodes, (nodes, step_of(row)))
     return {machine: list(steps.values()) for machine, steps in lines.items()}

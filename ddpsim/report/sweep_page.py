@@ -9,9 +9,8 @@ from ddpsim.charts.one_step import number, timeline_from_document
 from ddpsim.charts.steps import step_charts
 from ddpsim.charts.timeline import TimelineStep
 from ddpsim.planning.sweep import SweepRequest
-from ddpsim.prediction.document import describe_row, leave_out_micro_batch, micro_batches, scale_to_step
+from ddpsim.prediction.document import describe_row, flat, leave_out_micro_batch, micro_batches
 from ddpsim.report.assumptions import assumptions
-from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import (
     MOST_ROWS,
@@ -22,7 +21,7 @@ from ddpsim.report.rows import (
     step_of,
 )
 from ddpsim.report.wording import format_each, format_one_step, format_time_band
-from ddpsim.tables import table_of
+from ddpsim.tables import table_from_records, table_of
 from ddpsim.units import format_count, format_time
 
 
@@ -48,8 +47,8 @@ def sweep_report(
         columns: of the table of steps, in the place of its own.
     """
     workload, machine = asked.workload, asked.topology
-    rows = [
-        scale_to_step(document) | {"cap": cap, "document": document}
+    rows: list[Row] = [
+        {**describe_row(document), "cap": cap, "document": document}
         for document, cap in zip(documents, caps, strict=True)
     ]
     groups = _group_by_nodes(rows)
@@ -65,7 +64,7 @@ def sweep_report(
         notes=tuple(notes),
         command=command,
         sections=(
-            Table("Steps", table_of("sweep: page", [_describe(row) for row in shown], columns), note),
+            Table("Steps", table_of("sweep: page", shown, columns), note),
             BarChart("Where the time goes", tuple(bar(row, _place(row)) for row in map(_fastest, told)), _BEST_NOTE),
             *_curves(rows, groups),
             TimelineChart(
@@ -75,7 +74,11 @@ def sweep_report(
                 told.index(_find_widest(groups)),
             ),
             *assumptions(documents, [workload], [machine], asked.calibration, [backend]),
-            record_table("All values", [leave_out_micro_batch(_describe(row)) for row in shown], folded=True),
+            Table(
+                "All values",
+                table_from_records([leave_out_micro_batch(flat(row) | {"memory": row["memory"]}) for row in shown]),
+                folded=True,
+            ),
         ),
     )
 
@@ -95,7 +98,7 @@ def _group_by_nodes(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _fastest(rows: Sequence[Row]) -> Row:
-    return min(rows, key=lambda row: number(row, "iteration_s"))
+    return min(rows, key=lambda row: number(row, "step_s"))
 
 
 def _place(row: Row) -> str:
@@ -113,7 +116,7 @@ def _best(rows: Sequence[Row]) -> str:
     if best["pace_kept"]:
         kept = f"{best['workload']} keeps the pace of {best['compute_device']}, which {best['topology']} does not have"
         return f"{kept}: its steps say what that device would do there."
-    step = format_time_band(*(number(best, key) for key in ("iteration_s", "iteration_low_s", "iteration_high_s")))
+    step = format_time_band(*(number(best, key) for key in ("step_s", "step_low_s", "step_high_s")))
     rate = f"{number(best, 'samples_per_s'):,.0f} samples a second"
     step += format_each(micro_batches(best), number(best, "micro_batch_s"))
     return f"{best['workload']} trains fastest on {_format_where(best)} with {_cap(best)}: {rate}, a step of {step}."
@@ -127,10 +130,8 @@ def _change_text(groups: Sequence[list[Row]]) -> str:
     """Return what the swept quantity changes, in one sentence: the cap where several were tried, else the nodes."""
     slow, fast = _find_slowest(_find_widest(groups)), _fastest(_find_widest(groups))
     if slow is not fast:
-        share = number(slow, "iteration_s") / number(fast, "iteration_s") - 1
-        times = (
-            f"{format_time(number(fast, 'iteration_s'))} with {_cap(fast)}, {format_time(number(slow, 'iteration_s'))}"
-        )
+        share = number(slow, "step_s") / number(fast, "step_s") - 1
+        times = f"{format_time(number(fast, 'step_s'))} with {_cap(fast)}, {format_time(number(slow, 'step_s'))}"
         return (
             f"The cap moves a step by at most {100 * share:.1f} %, on {_format_where(fast)}: {times} with {_cap(slow)}."
         )
@@ -138,12 +139,12 @@ def _change_text(groups: Sequence[list[Row]]) -> str:
         ends = [_fastest(group) for group in (groups[0], groups[-1])]
         efficient = " and ".join(f"{100 * number(r, 'scaling_efficiency'):.1f} % on {_format_where(r)}" for r in ends)
         return f"A rank keeps {efficient} of its speed without DDP."
-    exposed, step = number(fast, "exposed_comm_s"), number(fast, "iteration_s")
+    exposed, step = number(fast, "step_exposed_comm_s"), number(fast, "step_s")
     return f"Waiting for communication takes {format_time(exposed)} of it, {100 * exposed / step:.1f} %."
 
 
 def _spread(rows: Sequence[Row]) -> float:
-    return number(_find_slowest(rows), "iteration_s") / number(_fastest(rows), "iteration_s")
+    return number(_find_slowest(rows), "step_s") / number(_fastest(rows), "step_s")
 
 
 def _find_widest(groups: Sequence[list[Row]]) -> list[Row]:
@@ -152,7 +153,7 @@ def _find_widest(groups: Sequence[list[Row]]) -> list[Row]:
 
 
 def _find_slowest(rows: Sequence[Row]) -> Row:
-    return max(rows, key=lambda row: number(row, "iteration_s"))
+    return max(rows, key=lambda row: number(row, "step_s"))
 
 
 def _curves(rows: Sequence[Row], groups: Sequence[list[Row]]) -> tuple[Charts, ...]:
@@ -178,12 +179,8 @@ def _chart_over_caps(groups: Sequence[list[Row]]) -> tuple[Chart, ...]:
 
 
 def _compare_to_fastest(rows: Sequence[Row], ticks: Sequence[str]) -> tuple[ChartPoint, ...]:
-    base = number(_fastest(rows), "iteration_s")
-    return tuple(ChartPoint(ticks.index(str(row["cap"])), number(row, "iteration_s") / base) for row in rows)
-
-
-def _describe(row: Row) -> Row:
-    return {**describe_row(_document(row)), "cap": row["cap"]}
+    base = number(_fastest(rows), "step_s")
+    return tuple(ChartPoint(ticks.index(str(row["cap"])), number(row, "step_s") / base) for row in rows)
 
 
 def _document(row: Row) -> Mapping[str, object]:

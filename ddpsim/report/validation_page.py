@@ -100,7 +100,7 @@ _TERMS_NOTE = "Parts of the step, then what buckets spend, summed; each error as
 
 
 def _measured_bar(summary: Summary) -> StackedBar:
-    found = bar(summary.document(), "measured")
+    found = bar(summary.document(), "measured", "iteration")
     return StackedBar(found.label, found.parts, summary.iteration_low_s, summary.iteration_high_s)
 
 

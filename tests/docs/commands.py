@@ -19,6 +19,7 @@ from unittest import mock
 
 from ddpsim.options.exclusions import TABLE
 from ddpsim.options.option import Section
+from ddpsim.tables import COLUMNS, column
 
 TARGET = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 GROUPS = ("topo", "workload")
@@ -48,6 +49,12 @@ For every command:
 """
 TOGETHER = """\
 Names are Python's; an option stands for any value but its default. What is refused is one message that names both.
+"""
+
+COLUMNS_HEAD = """\
+What `--columns` of `plan`, `sweep`, `compare` and `compression` takes, whichever of them has the value; where a row has
+none its cell is a hyphen. A name is a key of a row of `--json`, or of several in few words (`memory`, `gpus`). The ends
+of a band have names too: `step_low_s`, `step_high_s`. In a notebook, `pandas.DataFrame(found.records())` has all.
 """
 
 
@@ -208,6 +215,12 @@ def exclusions() -> str:
     )
 
 
+def columns() -> str:
+    """Return a table of the columns: a name, its heading with the unit, what it is."""
+    lines = [f"| `{each.name}` | {column(each.name).heading} | {each.what} |" for each in COLUMNS.values()]
+    return "\n".join(["| name | heading | meaning |", "|---|---|---|", *lines, ""])
+
+
 def _as_text(option: str) -> str:
     """Return an option as a page has it: `backend!nccl,rccl` is `backend` other than nccl, rccl."""
     name, _, others = option.partition("!")
@@ -235,6 +248,7 @@ def reference() -> str:
     ordered = [each for section in (*Section, OTHER) for each in shared.values() if each.section == section]
     pages = [command_page(name, *parts[name], shared) for name in helps]
     together = f"## Options that exclude each other\n\n{TOGETHER}\n{exclusions()}"
+    together += f"\n## Columns\n\n{COLUMNS_HEAD}\n{columns()}"
     return "\n".join([HEAD, f"## {SHARED}\n\n```text\n{shown(ordered)}\n```\n", together, *pages])
 
 

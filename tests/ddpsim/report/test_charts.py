@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ddpsim.charts import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar, categories
 from ddpsim.charts.timeline import TimelineStep
-from ddpsim.prediction.document import scale_to_step
 from ddpsim.report import Report, bars, charts, render
 from ddpsim.report.model import BarChart, Charts, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import bar
@@ -88,10 +87,9 @@ def test_bars_are_as_long_as_their_times() -> None:
     [({"tensor_parallel": 4}, "communication of layers"), ({"pipeline": {}}, "pipeline bubble and messages")],
 )
 def test_a_bar_has_what_layers_and_stages_wait_for(given: dict[str, object], name: str) -> None:
-    row = {"forward_s": 0.5, "layer_comm_s": 0.25, "iteration_s": 0.75, **given}
-    drawn = bar(scale_to_step({**row, "accumulate": 2}), "a")
-    assert (name, 0.5) in drawn.parts
-    assert drawn.total == 1.5
+    drawn = bar({"forward_s": 0.25, "step_forward_s": 0.5, "step_layer_comm_s": 0.25, **given}, "a")
+    assert (name, 0.25) in drawn.parts
+    assert drawn.total == 0.75
     assert f".{bars.part_class(name)}" in (files("ddpsim.report") / "assets" / "page.css").read_text()
 
 
