@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -96,14 +97,14 @@ class ResultTable:
         """
         while places and _longest(self._pick(places).text()) > WIDEST / 2:
             places = places[:-1]
-        parts, left = [], list(range(len(self.header)))
-        while left:
-            for count in range(len(left), 0, -1):
-                text = self._pick(sorted({*places, *left[:count]})).text()
-                if _longest(text) <= WIDEST:
-                    break
-            parts.append(text)
-            left = [number for number in left[count:] if number not in places]
+        rest = [number for number in range(len(self.header)) if number not in places]
+        parts = [self.text()]
+        for count in range(2, len(rest) + 1):
+            if max(map(_longest, parts)) <= WIDEST:
+                break
+            each = math.ceil(len(rest) / count)
+            picks = ({*places, *rest[at : at + each]} for at in range(0, len(rest), each))
+            parts = [self._pick(sorted(pick)).text() for pick in picks]
         return "\n\n".join(parts)
 
     def markdown(self) -> str:
