@@ -128,10 +128,6 @@ def _pays_below(record: Record) -> str | None:
     return format_band(band, GBPS)
 
 
-def _encoding(record: Record) -> str | None:
-    return None if (found := record.get("measured")) is None else "measured" if found else "prior"
-
-
 _DECLARED = (
     DeclaredColumn("machine", "The machine, as it was asked for.", words=True, place=True,
                    read=lambda record: record.get("machine", record.get("topology"))),
@@ -240,7 +236,8 @@ _DECLARED = (
     DeclaredColumn("pays_below", "The rate of each NIC below which the scheme is faster, with its 80 % band.",
                    read=_pays_below,
                        heading="pays below Gb/s", words=True),
-    DeclaredColumn("encoding", "Whether what encoding costs was measured.", read=_encoding, words=True),
+    DeclaredColumn("why", "Why there is no such rate, in words.", words=True),
+    DeclaredColumn("measured", "Whether what encoding costs was measured; else it is a prior."),
 )  # fmt: skip
 
 COLUMNS: Mapping[str, DeclaredColumn] = {each.name: each for each in _DECLARED}
@@ -291,6 +288,6 @@ SHOWN: Mapping[str, ShownColumns] = {
         "cost_per_million_samples", "epoch_s", "cost_per_epoch", "pareto",
     ), _TOLD_APART),
     "compression": ShownColumns((
-        "machine", "nodes", "scheme", "ratio", "plain_s", "step_s", "gain", "pays_below", "encoding",
+        "machine", "nodes", "scheme", "ratio", "plain_s", "step_s", "gain", "pays_below", "measured",
     )),
 }  # fmt: skip
