@@ -69,7 +69,7 @@ def test_sweep_writes_one_document_a_line(ddpsim: Callable, tiny: Path, tmp_path
     only = {"critical_path", "critical_path_spans", "otherwise", "sensitivities", "slow_host"}
     assert alone.keys() - lines[1].keys() == only
     assert {key: lines[1][key] for key in alone if key in lines[1]} == {k: v for k, v in alone.items() if k in lines[1]}
-    assert "efficiency" in ddpsim("sweep", "--workload", tiny, *HERE).out
+    assert "eff." in ddpsim("sweep", "--workload", tiny, *HERE).out
 
 
 def test_sweep_takes_caps_to_the_last_digit(ddpsim: Callable, tiny: Path) -> None:
