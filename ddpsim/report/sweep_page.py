@@ -8,7 +8,6 @@ from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
 from ddpsim.charts.one_step import number, timeline_from_document
 from ddpsim.charts.steps import step_charts
 from ddpsim.charts.timeline import TimelineStep
-from ddpsim.planning.sweep import SweepRequest
 from ddpsim.prediction.document import flat, micro_batches, scale_to_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
@@ -22,6 +21,7 @@ from ddpsim.report.rows import (
     step_of,
 )
 from ddpsim.report.wording import format_each, format_one_step, format_time_band
+from ddpsim.simulation.job import Job
 from ddpsim.units import format_count, format_time
 
 _KEYS = (
@@ -34,7 +34,7 @@ _KEYS = (
 def sweep_report(
     documents: Sequence[Row],
     caps: Sequence[str],
-    asked: SweepRequest,
+    asked: Job,
     *,
     backend: str,
     notes: Sequence[str] = (),
