@@ -9,7 +9,7 @@ workload, a machine or a calibration is taken:
 
 Questions; `help(ddpsim.predict)` and its like say what each argument is, and what stands for "...":
 
-    predict(workload, topology, nodes=, options=, ...)         one step: a Prediction; or predict(job)
+    predict(workload, topology, nodes=, options=, ...)         one step: a Prediction; or predict(job), predict(jobs)
     sweep(workload, topology, nodes=, caps=, ...)              bucket caps and node counts: a list of Predictions
     plan(workload, topologies, nodes=, ...)                    the best buckets on each machine
     compare(workloads, topologies, nodes=, batch_sizes=, ...)  machines before one is bought

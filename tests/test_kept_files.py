@@ -114,9 +114,8 @@ def test_a_journal_is_read_and_what_it_holds_of_another_version_is_told(
     path = tmp_path / "half.jsonl.partial"
     path.write_bytes((kept / path.name).read_bytes())
     journal = Journal(path)
-    [entry] = journal.entries.values()
+    assert (journal.entries, journal.is_new) == ({}, False)
     journal.close(done=False)
-    assert json.loads(entry.document) == json.loads((kept / "sweep.jsonl").read_text().splitlines()[0])
     here = ("--topology", "loopback", "--gpus-per-node", "2", "--bucket-cap-mb", "0.01,25")
     workload = str(kept.parent / "first" / "workload.json")
     assert run(["sweep", "--workload", workload, *here, "-o", str(tmp_path / "half.jsonl")]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -121,6 +122,7 @@ def compare(
     """
     from ddpsim.options.rates import link_rates, share
     from ddpsim.planning.compare import ComparisonRequest
+    from ddpsim.planning.comparison_row import comparison_row, name_labelled
     from ddpsim.planning.prices import machine_names, prices_of, read_prices
     from ddpsim.topology.spec import load_topology
 
@@ -154,12 +156,18 @@ def compare(
         calibration=given.calibration_in_force(),
     )
     with make_resumable(by, len(asked.points), arguments.out, arguments.report) as done:
-        found = asked.collect(
-            done.compute(asked.rows_task(), "predictions", arguments.out, lambda entries: _lines(asked.rows(entries)))
+        rows = done.compute(
+            comparison_row,
+            asked.points,
+            name_labelled,
+            what="predictions",
+            notes=lambda row: row.prediction.notes,
+            part=lambda rows: _lines(asked.price(rows)),
         )
+        found = asked.collect(rows)
         if arguments.advice:
-            found = asked.advise(found, done.compute(asked.advice_task(found), "machines' advice"))
-        done.deliver(arguments.out, lambda: _lines(found.rows))
+            found = asked.advise(found, partial(done.compute, what="machines' advice"))
+        done.deliver(lambda: _lines(found.rows))
     if arguments.plot:
         draw(found, arguments.plot)
     deliver_report(

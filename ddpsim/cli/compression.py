@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
+from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCount, WorkloadName
 from ddpsim.cli.output import TableOutput
-from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
+from ddpsim.jobs.simulated import Options
 from ddpsim.tables import text_of
+from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
-    from ddpsim.planning.codec_break_even import CodecRow
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class CompressionArguments:
 def compression(
     arguments: CompressionArguments,
     given: ConstantOptions,
+    by: Workers,
     output: TableOutput,
 ) -> None:
     """Find the rate of the NICs below which compressed gradients make a step faster, with its 80 % band.
@@ -45,6 +49,8 @@ def compression(
     the band says how far off that may be. Loss is another matter: see the page of findings.
     """
     from ddpsim.planning.codec_break_even import SCHEMES, codec_rows
+    from ddpsim.planning.planner import jobs_of, places_of
+    from ddpsim.prediction.answers import name_job
     from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
 
@@ -54,20 +60,10 @@ def compression(
     if not all(asked):
         raise InputError("a scheme without a name", place="schemes", remedy="write e.g. fp16,powersgd:4")
     calibration = given.calibration_in_force("gloo" if model.source.one_clock else "nccl")
-    rows: list[CodecRow] = []
-    told = Progress("compression: schemes")
-    for machine in machines:
-        for row in codec_rows(
-            model.on(machine),
-            machine,
-            asked,
-            nodes=arguments.nodes,
-            gpus_per_node=arguments.gpus_per_node,
-            calibration=calibration,
-        ):
-            rows.append(row)
-            told(len(rows), len(machines) * len(asked))
-    records = [row.document() for row in rows]
+    jobs = jobs_of(model, places_of(machines, [arguments.nodes]), Options(), arguments.gpus_per_node, calibration)
+    with make_resumable(by, len(jobs)) as done:
+        found = done.compute(partial(codec_rows, schemes=asked), jobs, name_job, what="machines")
+    records = [row.document() for each in found for row in each]
     output.emit_rows(
         {"workload": model.source.name, "rows": records},
         "compression",

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT
-from ddpsim.cli.expand import expand
+from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.flags import flags_of, told_in_flags
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
@@ -43,7 +43,7 @@ class ExplainArguments:
 def explain(
     arguments: ExplainArguments,
     given: RunFacts,
-    by: Workers,
+    by: Annotated[Workers, OnlyFields(("workers", "scheduler"))],
     output: Output,
     context: typer.Context,
 ) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -17,45 +18,16 @@ from ddpsim.errors import InputError
 from ddpsim.stopping import Stopped, stop_on_signals
 
 if TYPE_CHECKING:
+    from ddpsim.prediction.answers import RowFunction
     from ddpsim.workers.asked import Workers
     from ddpsim.workers.crew import WorkerPool
-    from ddpsim.workers.journal import Journal, JournalEntry
-    from ddpsim.workers.kept import Task
+    from ddpsim.workers.journal import Journal
 
-Part = Callable[[Mapping[int, "JournalEntry"]], str]
-"""Returns the text of a file that holds what is done alone."""
+Row = TypeVar("Row")
 
 
-@dataclass(slots=True)
-class _Stage:
-    """A task of a command, as far as it has come.
-
-    Attributes:
-        what: its items are called.
-        total: how many there are.
-        found: entries by position.
-        out, part: the file of -o and what makes its text of entries; None where there is no such file of a part.
-    """
-
-    what: str
-    total: int
-    out: str | None
-    part: Part | None
-    found: dict[int, JournalEntry] = field(default_factory=dict)
-
-    def write(self, journal: Path | None) -> None:
-        """Write what is done, in whole lines, and say how much that is and where it lies; not of a lone one undone."""
-        if not self.found and self.total == 1:
-            return
-        where = journal
-        if self.found and self.out is not None and self.part is not None:
-            deliver(self.out, self.part(self.found))
-            where = Path(self.out)
-        if where is None and len(self.found) == self.total:
-            return
-        held = f"; {where} has them" if self.found and where is not None else ""
-        goes_on = "; the same command goes on from there" if held and journal is not None else ""
-        note(f"note: {len(self.found)} of {self.total} {self.what} were done{held}{goes_on}")
+_Stage = tuple[str, int, dict[int, Any], Callable[[list[Any]], str] | None]
+"""What rows are called, how many there are to be, those that are done, and what makes a file's text of these."""
 
 
 @dataclass(slots=True)
@@ -64,80 +36,102 @@ class ResumableCommand:
 
     Attributes:
         crew: who computes; None is this process.
-        journal: beside the file that is being made; None where that is none.
-        told: the notes of all entries.
+        journal: that the user named, or beside the file that is being made; None where that is none.
+        out: where -o leads, if anywhere.
+        told: the notes of all rows.
     """
 
     crew: WorkerPool | None
     journal: Journal | None
+    out: str | None
     told: set[str] = field(default_factory=set)
     _stages: list[_Stage] = field(default_factory=list)
 
     def compute(
-        self, task: Task[Any], what: str, out: str | None = None, part: Part | None = None
-    ) -> list[JournalEntry]:
-        """Return the entries of a task; where it ends early, or what follows does, those that are done are written.
+        self,
+        function: RowFunction[Any, Row],
+        items: Sequence[Any],
+        name: Callable[[Any], str] = str,
+        /,
+        *,
+        what: str,
+        notes: Callable[[Row], Iterable[str]] | None = None,
+        part: Callable[[list[Row]], str] | None = None,
+    ) -> list[Row]:
+        """Return the rows of items; where it ends early, or what follows does, those that are done are written.
 
         Args:
-            task: of any kind.
-            what: its items are called.
-            out: the file of -o, which `part` makes of entries by position; None where there is none of a part.
+            function, items, name: as those of `ddpsim.prediction.answers.Rows`.
+            what: the rows are called.
+            notes: what people are to be told of a row.
+            part: makes the text of the file of -o of rows; None where that has no parts.
         """
-        from ddpsim.workers.kept import compute, forget_wrong
+        from ddpsim.prediction.answers import Rows
 
-        forget_wrong(task, self.journal)
-        stage = _Stage(what, len(task.keys), out, part)
-        self._say_what_is_known(task, what)
-        self._stages.append(stage)
-        show = Progress(what)
+        show, noted = Progress(what), -1
 
         def progress(done: int, total: int) -> None:
-            if stage.found:
-                note_once(stage.found[next(reversed(stage.found))].notes, self.told)
+            nonlocal noted
+            if noted < 0:
+                self._say_what_is_known(what, done, total)
+            if notes is not None:
+                note_once(chain.from_iterable(map(notes, islice(rows.found.values(), max(noted, 0), None))), self.told)
+            noted = done
             show(done, total)
 
-        entries = compute(task, crew=self.crew, journal=self.journal, found=stage.found, progress=progress)
-        note_once((line for entry in entries for line in entry.notes), self.told)
-        return entries
+        rows = Rows(function, items, name, crew=self.crew, journal=self.journal, progress=progress)
+        self._stages.append((what, len(items), rows.found, part))
+        return rows.all()
 
-    def deliver(self, out: str | None, text: Callable[[], str]) -> None:
+    def deliver(self, text: Callable[[], str]) -> None:
         """Write a whole file where -o leads, if anywhere; no part of it is written any more."""
         self._stages.clear()
-        if out is not None:
-            deliver(out, text())
+        if self.out is not None:
+            deliver(self.out, text())
 
     def write_part(self) -> None:
-        """Write what was done by a command that ends early, and say how much that is."""
-        for stage in self._stages:
-            stage.write(None if self.journal is None else self.journal.path)
+        """Write what was done by a command that ends early, in whole lines, and say how much that is and where it lies.
 
-    def _say_what_is_known(self, task: Task[Any], what: str) -> None:
+        Nothing is said of a lone row that is not done.
+        """
+        for what, total, found, part in self._stages:
+            where = None if self.journal is None else self.journal.path
+            goes_on = "" if where is None else "; the same command goes on from there"
+            if found and self.out is not None and part is not None:
+                deliver(self.out, part([found[position] for position in sorted(found)]))
+                where = Path(self.out)
+            if (found or total > 1) and (where is not None or len(found) < total):
+                held = f"; {where} has them{goes_on}" if found and where is not None else ""
+                note(f"note: {len(found)} of {total} {what} were done{held}")
+
+    def _say_what_is_known(self, what: str, known: int, total: int) -> None:
         """Note what a journal of before spares this command."""
-        if self.journal is None or not self.journal.entries:
+        if self.journal is None or (self.journal.is_new and not self.journal.entries):
             return
-        known = sum(key in self.journal.entries for key in task.keys)
-        if known or not self._stages:
+        if known or len(self._stages) == 1:
             others = "" if known else ": what it holds is of another question, or another version"
-            note(f"note: {known} of {len(task.keys)} {what} are in {self.journal.path} already{others}")
+            note(f"note: {known} of {total} {what} are in {self.journal.path} already{others}")
 
 
 @contextmanager
-def make_resumable(by: Workers, points: int, *files: str | None) -> Iterator[ResumableCommand]:
-    """Yield what computes `points` of them and keeps what is done beside the first of `files` that is one.
+def make_resumable(
+    by: Workers, points: int, out: str | None = None, report: str | None = None
+) -> Iterator[ResumableCommand]:
+    """Yield what computes `points` of them, and keeps what is done: in the cache, or beside `out` or `report`.
 
     Raises:
         typer.Exit: stopped by a signal.
         InputError: as `Workers.crew`, and as the block.
     """
-    from ddpsim.workers.journal import journal_beside
+    from ddpsim.workers.journal import open_journal
 
-    beside = next((each for each in files if each is not None and each != STANDARD_OUTPUT), None)
+    beside = next((each for each in (out, report) if each is not None and each != STANDARD_OUTPUT), None)
     try:
         with stop_on_signals():
             done: ResumableCommand | None = None
             try:
-                with by.crew(points) as crew, journal_beside(beside) as journal:
-                    done = ResumableCommand(crew, journal)
+                with by.crew(points) as crew, open_journal(by.cache, beside) as journal:
+                    done = ResumableCommand(crew, journal, out)
                     yield done
             except (InputError, Stopped):
                 if done is not None:

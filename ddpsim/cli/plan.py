@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from ddpsim.cli.output import TableOutput, note
 from ddpsim.cli.plan_arguments import PlanArguments
 from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import warn_of_pace
-from ddpsim.cli.progress import Progress
 from ddpsim.cli.reporting import check_report, command_line, deliver_report
 from ddpsim.cli.search import check_without_search, document_of, run_searches, space_of
 from ddpsim.errors import InputError
@@ -32,7 +32,9 @@ from ddpsim.workers.asked import Workers
 if TYPE_CHECKING:
     from ddpsim.planning.by_scheme import SchemeReport
     from ddpsim.planning.rows import PlanReport, PlanRow
+    from ddpsim.planning.search_report import SearchReport
     from ddpsim.prediction.models import Model
+    from ddpsim.simulation.job import Job
     from ddpsim.topology.graph import Topology
 
 
@@ -53,7 +55,10 @@ def plan(
 
     A search keeps the samples of a step, and says how many candidates do not fit, divide or keep up.
     """
-    from ddpsim.planning.planner import cells_of, places_of, report_of, task_of
+    from ddpsim.planning.best_buckets import best_buckets
+    from ddpsim.planning.planner import places_of
+    from ddpsim.planning.rows import PlanReport
+    from ddpsim.prediction.answers import name_job
     from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
     from ddpsim.units import parse_size
@@ -65,37 +70,37 @@ def plan(
         options = replace(options, memory_limit_bytes=parse_size(arguments.memory_limit, "memory_limit"))
     models = _name_models([Model.of(name, options) for name in arguments.workload])
     refuse_excluded(arguments, "plan")
+    node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
+    places = places_of([load_topology(name) for name in arguments.topology], node_counts)
     if arguments.search:
-        _search(arguments, models, options, given, by, output)
+        from ddpsim.cli.search_text import text as search_text
+
+        searches = _search(arguments, models, places, options, given, by)
+        found = [report for each in searches.values() for report in each]
+        output.emit_rows(
+            document_of(searches) if output.as_json else None,
+            "plan --search",
+            lambda: [row for report in found for row in report.describe(*report.rows, *report.may_not_fit)],
+            lambda: "\n\n".join(search_text(report, output.asked) for report in found),
+            aside=arguments.out == STANDARD_OUTPUT,
+        )
         return
     tensor, pipeline = check_without_search(arguments)
     options = replace(options, tensor_parallel=tensor, pipeline=pipeline)
     if arguments.schemes is not None:
         refuse_excluded(arguments, "plan --schemes")
-        _emit_schemes(_choose_schemes(arguments, models, options, given, by), output)
+        jobs = _jobs_of(models, places, arguments.gpus_per_node, options, given)
+        _emit_schemes(_choose_schemes(arguments.schemes, jobs, by), output)
         return
     _check(options, arguments.bucket_cap_mb, arguments.plan, arguments.out, len(models))
     caps = parse_swept_caps(arguments.bucket_cap_mb, options)
     options = replace(options, caps=BucketCaps())
-    machines = [load_topology(name) for name in arguments.topology]
-    node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
-    cells = [
-        cells_of(
-            model,
-            places_of(machines, node_counts),
-            caps,
-            options,
-            arguments.gpus_per_node,
-            given.calibration_in_force(_backend(model, machines, options)),
-        )
-        for model in models.values()
-    ]
-    every = [cell for each in cells for cell in each]
+    jobs = _jobs_of(models, places, arguments.gpus_per_node, options, given)
+    every = [job for each in jobs.values() for job in each]
     with make_resumable(by, len(every), arguments.out, arguments.report) as done:
-        entries = iter(done.compute(task_of(every), "plans"))
-        reports = [
-            report_of(name, each, list(islice(entries, len(each)))) for name, each in zip(models, cells, strict=True)
-        ]
+        find = partial(best_buckets, caps=caps)
+        rows = iter(done.compute(find, every, name_job, what="plans", notes=lambda row: row.best.notes))
+        reports = [PlanReport(tuple(islice(rows, len(each))), name) for name, each in jobs.items()]
         if arguments.out is not None:
             write_plan(reports[0], arguments.out)
     if arguments.plot:
@@ -122,20 +127,17 @@ def plan(
 def _search(
     arguments: PlanArguments,
     models: Mapping[str, Model],
+    places: Sequence[tuple[Topology, int | None]],
     options: Options,
     given: ConstantOptions,
     by: Workers,
-    output: TableOutput,
-) -> None:
-    """Search on each machine and node count, and print what is found."""
-    from ddpsim.cli.search_text import text as search_text
+) -> dict[str, list[SearchReport]]:
+    """Return what is found by workload, of each machine and node count."""
     from ddpsim.planning.search import SearchQuestion
-    from ddpsim.topology.spec import load_topology
 
     _check(options, arguments.bucket_cap_mb, arguments.plan, arguments.out, len(models))
     space, caps = space_of(arguments, options), parse_swept_caps(arguments.bucket_cap_mb, options)
     options = replace(options, caps=BucketCaps())
-    node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
     questions = [
         SearchQuestion(
             model,
@@ -145,22 +147,14 @@ def _search(
             space=space,
             caps=caps,
             gpus_per_node=arguments.gpus_per_node,
-            calibration=given.calibration_in_force(_backend(model, [machine], options)),
+            calibration=given.calibration_in_force(options.on(model.source, machine).backend_for(model.source)),
         )
         for model in models.values()
-        for machine in [load_topology(name) for name in arguments.topology]
-        for count in node_counts
+        for machine, count in places
     ]
     found = run_searches(questions, by, arguments.out, write_plan)
     each = len(found) // len(models)
-    reports = {name: found[n * each : (n + 1) * each] for n, name in enumerate(models)}
-    output.emit_rows(
-        document_of(reports) if output.as_json else None,
-        "plan --search",
-        lambda: [row for report in found for row in report.describe(*report.rows, *report.may_not_fit)],
-        lambda: "\n\n".join(search_text(report, output.asked) for report in found),
-        aside=arguments.out == STANDARD_OUTPUT,
-    )
+    return {name: found[n * each : (n + 1) * each] for n, name in enumerate(models)}
 
 
 def _name_models(models: Sequence[Model]) -> dict[str, Model]:
@@ -169,36 +163,33 @@ def _name_models(models: Sequence[Model]) -> dict[str, Model]:
     return {model.name if names.count(name) > 1 else name: model for name, model in zip(names, models, strict=True)}
 
 
-def _backend(model: Model, machines: Sequence[Topology], options: Options) -> str:
-    """Return the backend of the first machine, whose constants `--set` names."""
-    return options.on(model.source, machines[0]).backend_for(model.source)
+def _jobs_of(
+    models: Mapping[str, Model],
+    places: Sequence[tuple[Topology, int | None]],
+    gpus_per_node: int | None,
+    options: Options,
+    given: ConstantOptions,
+) -> dict[str, list[Job]]:
+    """Return by workload its job at each place, with the constants in force at the first."""
+    from ddpsim.planning.planner import jobs_of
+
+    found = {}
+    for name, model in models.items():
+        backend = options.on(model.source, places[0][0]).backend_for(model.source)
+        found[name] = jobs_of(model, places, options, gpus_per_node, given.calibration_in_force(backend))
+    return found
 
 
-def _choose_schemes(
-    arguments: PlanArguments, models: Mapping[str, Model], options: Options, given: ConstantOptions, by: Workers
-) -> dict[str, SchemeReport]:
+def _choose_schemes(schemes: str, jobs: Mapping[str, Sequence[Job]], by: Workers) -> dict[str, SchemeReport]:
     """Return by workload which of the schemes is best where."""
-    from ddpsim.planning.by_scheme import choose
-    from ddpsim.topology.spec import load_topology
+    from ddpsim.planning.by_scheme import SchemeReport, choose_scheme
+    from ddpsim.prediction.answers import name_job
 
-    schemes = schemes_named(str(arguments.schemes))
-    node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
-    machines = [load_topology(name) for name in arguments.topology]
-    with by.crew(len(models) * len(machines) * len(node_counts)) as crew:
-        return {
-            name: choose(
-                model,
-                machines,
-                schemes,
-                nodes=node_counts,
-                options=options,
-                gpus_per_node=arguments.gpus_per_node,
-                calibration=given.calibration_in_force(_backend(model, machines, options)),
-                progress=Progress(f"schemes for {name}"),
-                executor=crew,
-            )
-            for name, model in models.items()
-        }
+    choose, found = partial(choose_scheme, schemes=schemes_named(schemes)), {}
+    with make_resumable(by, sum(map(len, jobs.values()))) as done:
+        for name, each in jobs.items():
+            found[name] = SchemeReport(tuple(done.compute(choose, each, name_job, what=f"schemes for {name}")))
+    return found
 
 
 def _emit_schemes(reports: Mapping[str, SchemeReport], output: TableOutput) -> None:

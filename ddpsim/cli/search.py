@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.keeping import make_resumable
@@ -83,7 +84,7 @@ def run_searches(
         found = []
         for question in questions:
             ranked = question.rank(done.crew, Progress(f"candidates of {question}"))
-            found.append(ranked.report(done.compute(ranked.task(), "plans")))
+            found.append(ranked.report(partial(done.compute, what="plans", notes=lambda row: row.plan.best.notes)))
         if out is not None:
             best = tuple(each.best.plan for each in found if each.best is not None)
             if not best:

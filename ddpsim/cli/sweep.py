@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,7 +37,7 @@ from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps
-    from ddpsim.workers.journal import JournalEntry
+    from ddpsim.prediction.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +77,9 @@ def sweep(
     For example --nodes 1,2,4 --bucket-cap-mb 1,5,25,100. What is done before a sweep is stopped lies beside -o or
     --report, and the same command goes on from there.
     """
-    from ddpsim.planning.sweep import SweepRequest, points_of
+    from ddpsim.planning.sweep import list_swept, name_swept, swept_row
     from ddpsim.prediction.models import Model
+    from ddpsim.simulation.job import Job
     from ddpsim.topology.spec import load_topology
 
     check_destination(arguments.out, as_json=output.as_json)
@@ -93,26 +95,29 @@ def sweep(
     backend = options.on(model, machine).backend_for(model)
     shown_alone = not (output.as_json or output.asked or arguments.out or arguments.report or arguments.plot)
     calibration = given.calibration_in_force(backend)
-    question = SweepRequest(model, machine, arguments.gpus_per_node, calibration, for_table=shown_alone)
+    job = Job(model, machine, None, arguments.gpus_per_node, options, calibration)
     base = replace(options, caps=caps[0], plan=read_plan(arguments.plan, model.parameters))
-    points = points_of(node_counts, caps, base)
-    with make_resumable(by, len(points), arguments.out, arguments.report) as done:
-        entries = done.compute(question.task(points), "predictions", arguments.out, _lines)
-        done.deliver(arguments.out, lambda: _lines(dict(enumerate(entries))))
+    swept = list_swept(node_counts, caps, base)
+    with make_resumable(by, len(swept), arguments.out, arguments.report) as done:
+        rows = done.compute(
+            partial(swept_row, job, whole=not shown_alone),
+            swept,
+            name_swept,
+            what="predictions",
+            notes=lambda row: row[0].notes,
+            part=_lines,
+        )
+        done.deliver(lambda: _lines(rows))
+    documents = [document for _, document in rows]
     labels = [_caps_text(cap, arguments.plan) for cap in caps] * len(node_counts)
-    documents = (
-        [json.loads(entry.document) for entry in entries]
-        if output.as_json or arguments.report or arguments.plot
-        else []
-    )
     if arguments.plot:
-        _draw(documents, labels, f"{model.name}\non {question.topology.name}", arguments.plot)
+        _draw(documents, labels, f"{model.name}\non {machine.name}", arguments.plot)
     deliver_report(
         arguments.report,
         lambda pages: pages.sweep_report(
             documents,
             labels,
-            question,
+            job,
             backend=backend,
             notes=sorted(done.told),
             command=command_line(context),
@@ -122,14 +127,14 @@ def sweep(
     output.emit_rows(
         {"rows": documents} if output.as_json else None,
         "sweep",
-        lambda: _rows(entries, labels),
-        lambda: _text(_rows(entries, labels), moved=moved, asked=output.asked),
+        lambda: _rows(documents, labels),
+        lambda: _text(_rows(documents, labels), moved=moved, asked=output.asked),
         aside=STANDARD_OUTPUT in (arguments.out, arguments.report),
     )
 
 
-def _lines(entries: Mapping[int, JournalEntry]) -> str:
-    return "".join(f"{entries[position].document}\n" for position in sorted(entries))
+def _lines(rows: Sequence[tuple[Prediction, Mapping[str, object]]]) -> str:
+    return "".join(json.dumps(document, allow_nan=False) + "\n" for _, document in rows)
 
 
 def _draw(documents: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, path: str) -> None:
@@ -154,10 +159,9 @@ def _caps_text(caps: BucketCaps, plan: str | None) -> str:
     return ",".join(map(str, given)) if isinstance(given, list) else str(given)
 
 
-def _rows(entries: Sequence[JournalEntry], labels: Sequence[str]) -> list[dict[str, object]]:
+def _rows(documents: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[dict[str, object]]:
     from ddpsim.prediction.document import describe_row
 
-    documents = [json.loads(entry.document) for entry in entries]
     return [{**describe_row(document), "cap": label} for document, label in zip(documents, labels, strict=True)]
 
 

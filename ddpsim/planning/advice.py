@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.planning.break_even import BreakEven, Search
+from ddpsim.planning.break_even import BreakEven, Search, What
 from ddpsim.planning.comparison_row import ComparisonRow
-from ddpsim.planning.worth import WORTH_IT
+from ddpsim.planning.worth import WORTH_IT, Trial
+from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band
 from ddpsim.simulation.job import Job
@@ -93,20 +94,44 @@ class Advice:
     accumulating: tuple[AccumulationAdvice, ...] = ()
 
 
-def advise(row: ComparisonRow, efficiency: float, calibration: Calibration | None = None) -> Advice:
-    """Return what is worth knowing of the machine of `row`, which stands for its rows.
+_Found = tuple[
+    tuple[tuple[What, float | None, float | None, float | None, str, tuple[str, Band] | None, Trial | None], ...],
+    tuple[int, float, float, Band] | None,
+    tuple[tuple[int, Band], ...],
+]
+"""What is kept of advice: all but its row."""
+
+
+def advise(answers: Answers, asked: tuple[Job, ComparisonRow], efficiency: float) -> Advice:
+    """Return what is worth knowing of the machine of a row, which stands for its rows.
 
     Args:
-        row: that of the most nodes.
+        answers: where it is looked up.
+        asked: the row of the most nodes, and its job.
         efficiency: below which a machine no longer scales.
-        calibration: that the row was predicted with.
     """
+    job, row = asked
+    found: _Found = answers.ask(_Found, lambda: _find(row, efficiency, job.calibration), job, efficiency, "advice")
+    break_even, apart, accumulating = found
+    return Advice(
+        row,
+        tuple(BreakEven(row, *each) for each in break_even),
+        None if apart is None else TwoNodeCost(row, *apart),
+        tuple(AccumulationAdvice(row, *each) for each in accumulating),
+    )
+
+
+def _find(row: ComparisonRow, efficiency: float, calibration: Calibration | None) -> _Found:
     search, networked = Search(row, calibration), bool(row.prediction.placement.classes[0].template.nics)
     found = [*search.rates(), *([search.nodes(efficiency)] if networked else [])]
-    return Advice(row, tuple(found), _compare_two_nodes(row, search), tuple(_advise_accumulation(row, calibration)))
+    return (
+        tuple((f.what, f.value, f.low, f.high, f.why, f.advised, f.trial) for f in found),
+        _compare_two_nodes(row, search),
+        tuple(_advise_accumulation(row, calibration)),
+    )
 
 
-def _compare_two_nodes(row: ComparisonRow, search: Search) -> TwoNodeCost | None:
+def _compare_two_nodes(row: ComparisonRow, search: Search) -> tuple[int, float, float, Band] | None:
     own = row.prediction
     template, per_node = own.placement.classes[0].template, own.placement.gpus_per_node
     topology = own.topology
@@ -115,10 +140,10 @@ def _compare_two_nodes(row: ComparisonRow, search: Search) -> TwoNodeCost | None
     if topology.nodes < 2 and not topology.elastic:
         return None
     ranks = per_node - per_node % 2
-    return TwoNodeCost(row, ranks, *search.two_nodes(ranks))
+    return ranks, *search.two_nodes(ranks)
 
 
-def _advise_accumulation(row: ComparisonRow, calibration: Calibration | None) -> Iterator[AccumulationAdvice]:
+def _advise_accumulation(row: ComparisonRow, calibration: Calibration | None) -> Iterator[tuple[int, Band]]:
     own = row.prediction
     if row.ranks == 1 or own.options.accumulate > 1 or row.bound.exposed_share < WORTH_IT:
         return
@@ -127,7 +152,7 @@ def _advise_accumulation(row: ComparisonRow, calibration: Calibration | None) ->
         job = Job(own.workload, own.topology, row.nodes, own.placement.gpus_per_node, options, calibration)
         local = predict(job, local_s=own.local_s)
         gain = 1 - local.iteration_s / own.iteration_s
-        yield AccumulationAdvice(row, every, (gain, *gain_band(own, local)))
+        yield every, (gain, *gain_band(own, local))
 
 
 def _describe_row(row: ComparisonRow) -> dict[str, object]:

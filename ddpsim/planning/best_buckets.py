@@ -14,13 +14,14 @@ from ddpsim.bucketing.caps import DEFAULT_CAP_MB
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
-from ddpsim.planning.bound import bound_of
+from ddpsim.planning.bound import Bound, bound_of
 from ddpsim.planning.host_bound import launch_priors
 from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import AlternativePlan, PlanRow
-from ddpsim.planning.savings import savings
+from ddpsim.planning.savings import Saving, savings
 from ddpsim.planning.worth import WORTH_IT, Trial, decide, is_list_worth_it
-from ddpsim.prediction.predict import gain_band, predict, predict_buckets
+from ddpsim.prediction.answers import Answers
+from ddpsim.prediction.predict import gain_band
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.job import Job
@@ -40,25 +41,35 @@ LEAST_BUCKET = MIB
 """Bytes of the smallest bucket of a list that is searched for: smaller ones save nothing that survives another run."""
 
 
-def best_buckets(job: Job, caps: Sequence[BucketCaps] | None, progress: Progress | None = None) -> PlanRow:
+def best_buckets(answers: Answers, job: Job, caps: Sequence[BucketCaps] | None = None) -> PlanRow:
     """Return what `choose_buckets` does, with where it saves its gain, what binds it and what that rests on."""
-    options = replace(job.options, caps=BucketCaps(), plan=None)
-    default = predict(replace(job, options=options), progress=progress)
-    row = choose_buckets(default, caps, progress=progress)
+    job = replace(job, options=replace(job.options, caps=BucketCaps(), plan=None))
+    default = answers.predict(job)
+    row = choose_buckets(answers, job, default, caps)
+    chosen = job
     if row.best is not default:
-        row = replace(row, savings=savings(default, row.best, job.calibration))
-    row = replace(row, bound=bound_of(row.chosen, job.calibration))
+        kind = tuple[Saving, ...]
+        saved = answers.ask(kind, lambda: savings(default, row.best, job.calibration), job, caps, "savings")
+        row = replace(row, savings=saved)
+    if not row.keep_default:
+        chosen = _with_buckets(job, row.best.options.caps, row.best.options.plan)
+    row = replace(row, bound=answers.ask(Bound, lambda: bound_of(row.chosen, job.calibration), chosen, "bound"))
     if not row.chosen.workload.estimated:
         return row
     backend = job.options.backend_for(row.chosen.workload)
     return replace(row, priors=tuple(launch_priors(backend, job.calibration)))
 
 
+def _with_buckets(job: Job, caps: BucketCaps, plan: BucketPlan | None) -> Job:
+    return replace(job, options=replace(job.options, caps=caps, plan=plan))
+
+
+_Tried = tuple[tuple[float, ...], tuple[tuple[tuple[int, ...], ...], float] | None]
+"""The iteration with each uniform cap, in order, and the partition's buckets with the iteration with those."""
+
+
 def choose_buckets(
-    default: Prediction,
-    caps: Sequence[BucketCaps] | None,
-    *,
-    progress: Progress | None = None,
+    answers: Answers, job: Job, default: Prediction, caps: Sequence[BucketCaps] | None = None
 ) -> PlanRow:
     """Return the plan that makes an iteration shortest, beside torch's default.
 
@@ -68,24 +79,24 @@ def choose_buckets(
     where it beats all of them by far (`is_list_worth_it`). `decide` says which of the two is advised or worth a trial.
 
     Args:
-        default: as torch has it.
+        answers: where predictions are looked up.
+        job: with torch's default.
+        default: its prediction.
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
-        progress: as that of `predict`.
 
     Raises:
         InputError: as `predict`.
     """
-    tell = partial(try_buckets, default.run, progress=progress)
-    total_mb = default.workload.gradient_bytes / MIB
-    sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
-    looks = caps is None and rests_on_buckets(default.run)
-    uniform_caps = caps or ([BucketCaps(bucket_cap_mb=size) for size in sizes] if looks else [])
-    uniform = [tell(cap) for cap in uniform_caps]
-    torchs = TriedBuckets(BucketCaps(), None, default.plan, default.iteration_s)
+    uniform_s, partition = answers.ask(
+        _Tried, lambda: _try_all(default, caps, answers.progress), job, caps, "tried buckets"
+    )
+    uniform_caps = (caps or _uniform(default)) if uniform_s else ()
+    uniform = [TriedBuckets(cap, None, seconds) for cap, seconds in zip(uniform_caps, uniform_s, strict=True)]
+    torchs = TriedBuckets(BucketCaps(), None, default.iteration_s)
     tried = [torchs, *uniform]
     considered = [_choose_simplest(tried, torchs)]
-    if looks and (partition := pipeline_plan(default, default.calibration)) is not None:
-        listed = tell(BucketCaps(), partition)
+    if partition is not None:
+        listed = TriedBuckets(BucketCaps(), custom_plan(default.workload.parameters, partition[0]), partition[1])
         fastest_s = min(each.iteration_s for each in tried)
         if is_list_worth_it(listed.iteration_s, fastest_s, torchs.iteration_s):
             considered.append(listed)
@@ -93,9 +104,9 @@ def choose_buckets(
     found = list[tuple[Prediction, Band]]()
     for each in considered:
         if each is not torchs:
-            made = predict_buckets(default, each.caps, each.asked, progress)
+            made = answers.predict(_with_buckets(job, each.caps, each.asked))
             found.append((made, (1 - made.iteration_s / default.iteration_s, *gain_band(default, made))))
-    curve = ((cap.bucket_cap_mb or 0.0, each.iteration_s) for cap, each in zip(uniform_caps, uniform, strict=True))
+    curve = ((each.caps.bucket_cap_mb or 0.0, each.iteration_s) for each in uniform)
     row = PlanRow(default, default, tuple(curve), min(each.iteration_s for each in tried))
     if found:
         advised, trial = decide(found)
@@ -116,6 +127,23 @@ def choose_buckets(
     return row
 
 
+def _uniform(default: Prediction) -> list[BucketCaps]:
+    """Return the caps that are tried where none are given."""
+    total_mb = default.workload.gradient_bytes / MIB
+    sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
+    return [BucketCaps(bucket_cap_mb=size) for size in sizes]
+
+
+def _try_all(default: Prediction, caps: Sequence[BucketCaps] | None, progress: Progress | None) -> _Tried:
+    tell = partial(try_buckets, default.run, progress=progress)
+    if caps is not None or not rests_on_buckets(default.run):
+        return tuple(tell(cap).iteration_s for cap in caps or ()), None
+    uniform_s = tuple(tell(cap).iteration_s for cap in _uniform(default))
+    if (partition := pipeline_plan(default, default.calibration)) is None:
+        return uniform_s, None
+    return uniform_s, (tuple(partition.groups()), tell(BucketCaps(), partition).iteration_s)
+
+
 def rests_on_buckets(run: SimulatedRun) -> bool:
     """Whether what is sent rests on buckets: of DDP, and of schemes whose messages are others at another cap."""
     default, smallest = (run.with_buckets(caps).schedule() for caps in (BucketCaps(), BucketCaps(bucket_cap_mb=0)))
@@ -128,13 +156,11 @@ class TriedBuckets:
 
     Attributes:
         caps, asked: what was asked for: caps, or a plan.
-        plan: what that made.
-        iteration_s: with it.
+        iteration_s: with what that made.
     """
 
     caps: BucketCaps
     asked: BucketPlan | None
-    plan: BucketPlan
     iteration_s: float
 
 
@@ -146,7 +172,7 @@ def try_buckets(
     progress: Progress | None = None,
 ) -> TriedBuckets:
     """Return buckets, made by `caps` or as `plan` lists them, and the period of the job with them."""
-    return TriedBuckets(caps, plan, *run.with_buckets(caps, plan).plan_and_period(progress))
+    return TriedBuckets(caps, plan, run.with_buckets(caps, plan).plan_and_period(progress)[1])
 
 
 def _choose_simplest(tried: Sequence[TriedBuckets], default: TriedBuckets) -> TriedBuckets:

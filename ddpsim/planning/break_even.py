@@ -20,6 +20,7 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.crossing import banded_crossing
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.worth import WORTH_IT, Trial, is_list_worth_it
+from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import gain_band, predict, with_assumptions
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
@@ -242,8 +243,9 @@ class Search:
         asked = replace(own.options, caps=BucketCaps(), plan=None)
 
         same = (own.options.caps, own.options.plan) == (asked.caps, asked.plan)
-        default = own if same else predict(self._job(own.topology, asked), local_s=own.local_s)
-        row = choose_buckets(default, None)
+        job = self._job(own.topology, asked)
+        default = own if same else predict(job, local_s=own.local_s)
+        row = choose_buckets(Answers(like=[(job, default)]), job, default)
         matters = row.best_gain[0] >= WORTH_IT
         found = partial(BreakEven, self.row, "buckets", advised=(row.advice, row.gain_band), trial=row.trial)
         if self._is_long:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.markup import SCREEN
 from ddpsim.options.option import check_given
+from ddpsim.planning.planner import jobs_of, places_of
 from ddpsim.planning.ranking import list_rankable
 from ddpsim.planning.worth import Trial, decide, is_advised
+from ddpsim.prediction.answers import Answers, computing, name_job
 from ddpsim.prediction.document import describe_row, flat
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.predict import gain_band, predict
+from ddpsim.prediction.predict import gain_band
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
 from ddpsim.tables import table_of
 from ddpsim.topology.graph import Topology
-from ddpsim.units import format_count
-from ddpsim.workers.crew import WorkerPool, crew_of
-from ddpsim.workers.points import Points
+from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 
 DDP = "ddp"
@@ -187,6 +188,7 @@ def choose(
     calibration: Calibration | None = None,
     progress: Progress | None = None,
     executor: Executor | WorkerPool | None = None,
+    cache: str | Path | None = None,
 ) -> SchemeReport:
     """Predict a step under each of `schemes` on each topology and node count, and advise one.
 
@@ -195,42 +197,27 @@ def choose(
         schemes: as `--scheme` takes them; DDP is predicted beside them whether it is among them or not.
         progress: called with (cells done, cells in all).
         executor: where they are computed; None is here, one by one.
+        cache: file in which answers are kept, and found again.
 
     Raises:
         InputError: no topology, node count or scheme; and as `predict`.
     """
-    check_given("topologies", topologies)
-    check_given("nodes", nodes)
     check_given("schemes", schemes)
     model = Model.of(workload, options)
-    jobs = [
-        Job(model.on(topology, options=options), topology, count, gpus_per_node, options or Options(), calibration)
-        for topology in topologies
-        for count in nodes
-    ]
-    show: Callable[[int, int], None] = progress or (lambda done, total: None)
-    found: dict[int, SchemeChoice] = {}
-    show(0, len(jobs))
-    for position, choice in Points(partial(_choice, tuple(schemes)), jobs, crew_of(executor), _name_job):
-        found[position] = choice
-        show(len(found), len(jobs))
-    return SchemeReport(tuple(found[position] for position in range(len(jobs))))
+    jobs = jobs_of(model, places_of(topologies, nodes), options or Options(), gpus_per_node, calibration)
+    with computing(executor, cache, progress) as compute:
+        return SchemeReport(tuple(compute(partial(choose_scheme, schemes=schemes), jobs, name_job)))
 
 
-def _name_job(job: Job) -> str:
-    return job.topology.name if job.nodes is None else f"{job.topology.name}, {format_count(job.nodes, 'node')}"
-
-
-def _choice(schemes: Sequence[str], job: Job) -> SchemeChoice:
-    def one(scheme: str, local_s: float | None) -> Prediction:
-        return predict(replace(job, options=replace(job.options, scheme=scheme)), local_s=local_s)
-
-    default = one(DDP, None)
+def choose_scheme(answers: Answers, job: Job, schemes: Sequence[str]) -> SchemeChoice:
+    """Return the rows of a job under each of some schemes."""
+    default = answers.predict(replace(job, options=replace(job.options, scheme=DDP)))
     rows = []
     for scheme in schemes:
         if scheme == DDP:
             rows.append(SchemeRow(default, default))
             continue
-        prediction = one(scheme, default.local_s)
+        asked = replace(job, options=replace(job.options, scheme=scheme))
+        prediction = answers.predict(asked, local_s=default.local_s)
         rows.append(SchemeRow(prediction, default, *gain_band(default, prediction)))
     return SchemeChoice(tuple(rows))

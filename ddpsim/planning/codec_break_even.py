@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from ddpsim import compression
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.errors import InputError
 from ddpsim.planning.break_even import FASTEST, SLOWEST
 from ddpsim.planning.crossing import crossing, crossing_band
+from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import predict, with_assumptions
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.job import Job
-from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import NIC, with_link_rate
-from ddpsim.workload import Workload
+from ddpsim.topology.placement import place
 
 SCHEMES = ("fp16", "powersgd:4", "onebit", "topk:0.01", "adaptive:8")
 """Of each family one; `bf16` costs what `fp16` does."""
@@ -115,16 +114,8 @@ class _JobPair:
         )
 
 
-def codec_rows(
-    workload: Workload,
-    topology: Topology,
-    schemes: Sequence[str] = SCHEMES,
-    *,
-    nodes: int | None = None,
-    gpus_per_node: int | None = None,
-    calibration: Calibration | None = None,
-) -> Iterator[CodecRow]:
-    """Yield a row for each scheme.
+def codec_rows(answers: Answers, job: Job, schemes: Sequence[str] = SCHEMES) -> list[CodecRow]:
+    """Return a row for each scheme.
 
     Raises:
         InputError: a machine without NICs, or one node of it, which sends nothing over a link whose rate counts.
@@ -132,13 +123,12 @@ def codec_rows(
     """
     for scheme in schemes:
         compression.scheme(scheme)
-    pair = _JobPair(Job(workload, topology, nodes, gpus_per_node, Options(), calibration), {})
-    placement = pair.predict_at(None, "none").placement
+    placement = place(job.topology, job.nodes, job.gpus_per_node, job.workload.devices_per_rank)
     if placement.nodes == 1 or not placement.classes[0].template.nics:
-        what = f"{format_nodes(placement.nodes)} of {topology.name} send nothing over a NIC"
+        what = f"{format_nodes(placement.nodes)} of {job.topology.name} send nothing over a NIC"
         raise InputError(what, place="topology", remedy="give a machine with NICs, and two nodes or more")
-    for scheme in schemes:
-        yield pair.row(scheme)
+    pair = _JobPair(job, {})
+    return [answers.ask(CodecRow, partial(pair.row, scheme), job, scheme, "codec") for scheme in schemes]
 
 
 def format_nodes(nodes: int) -> str:

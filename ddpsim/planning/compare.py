@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
+from pathlib import Path
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.option import check_given
 from ddpsim.options.rates import link_rates as parse_rates
-from ddpsim.planning.advice_kept import advice_task, restore_advice
+from ddpsim.planning.advice import advise
 from ddpsim.planning.break_even import check_bound
 from ddpsim.planning.comparison import Comparison, find_undominated
-from ddpsim.planning.comparison_point import ComparisonPoint, LinkRate, rows_task
-from ddpsim.planning.comparison_row import ComparisonRow
+from ddpsim.planning.comparison_row import ComparisonRow, LabelledJob, comparison_row, name_labelled
 from ddpsim.planning.goal import RateGoal
 from ddpsim.planning.prices import NO_PRICES, Price, check_currencies, index_by_machine, machine_names, price_machine
+from ddpsim.prediction.answers import Compute, computing
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import take_names
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import has_link, link_names_of, with_link_rate
 from ddpsim.topology.spec import load_topology
-from ddpsim.workers.crew import WorkerPool, crew_of
-from ddpsim.workers.journal import JournalEntry
-from ddpsim.workers.kept import Task, compute
+from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
+
+LinkRate = tuple[str, float]
+"""A link, as `with_link_rate` takes it, and its rate in bytes per second."""
 
 
 @take_names
@@ -52,6 +56,7 @@ def compare(
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
     executor: Executor | WorkerPool | None = None,
+    cache: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Predict every model on every machine, each with the workload of that machine's own GPU.
@@ -75,6 +80,7 @@ def compare(
         gpus_per_node: the first so many of each node; None is all.
         calibration: measured constants; None is the documented priors.
         executor: where the predictions are computed; None is here, one by one.
+        cache: file in which they are kept, and found again.
         progress: called with (rows done, rows in all).
 
     Raises:
@@ -98,9 +104,9 @@ def compare(
         gpus_per_node=gpus_per_node,
         calibration=calibration,
     )
-    crew = crew_of(executor)
-    found = asked.collect(compute(asked.rows_task(), crew=crew, progress=progress))
-    return asked.advise(found, compute(asked.advice_task(found), crew=crew)) if advice else found
+    with computing(executor, cache, progress) as compute:
+        found = asked.collect(compute(comparison_row, asked.points, name_labelled))
+        return asked.advise(found, compute) if advice else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +115,7 @@ class ComparisonRequest:
 
     Attributes:
         workloads, ..., calibration: as those of `compare`.
-        points: of its rows, in order.
+        points: the jobs of its rows, in order.
         known_prices: of one node of each machine, by its name as asked for.
 
     Raises:
@@ -131,7 +137,7 @@ class ComparisonRequest:
     options: Options | None = None
     gpus_per_node: int | None = None
     calibration: Calibration | None = None
-    points: tuple[ComparisonPoint, ...] = field(init=False)
+    points: tuple[LabelledJob, ...] = field(init=False)
     known_prices: Mapping[str, Price] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -150,7 +156,7 @@ class ComparisonRequest:
         check_currencies(known)
         return known
 
-    def _points(self, machines: Sequence[tuple[str, Topology]]) -> Iterator[ComparisonPoint]:
+    def _points(self, machines: Sequence[tuple[str, Topology]]) -> Iterator[LabelledJob]:
         rates = parse_rates([self.link_rates]) if isinstance(self.link_rates, str) else self.link_rates
         _check_links([rate for rate in rates if rate is not None], [topology for _, topology in machines])
         base = self.options or Options()
@@ -164,45 +170,37 @@ class ComparisonRequest:
                 for (rate, wired), precision, batch, count, asked in product(
                     list(_list_wired(topology, rates)), self.precisions, self.batch_sizes, self.nodes, each
                 ):
-                    yield ComparisonPoint(
-                        model.on(wired, batch, precision, base), wired, count, self.gpus_per_node, asked,
-                        self.calibration, model=model.name, machine=machine, rate=rate,
-                    )  # fmt: skip
+                    workload = model.on(wired, batch, precision, base)
+                    job = Job(workload, wired, count, self.gpus_per_node, asked, self.calibration)
+                    link, link_rate = rate or (None, None)
+                    yield job, {"model": model.name, "machine": machine, "link": link, "link_rate": link_rate}
 
-    def rows_task(self) -> Task[ComparisonPoint]:
-        """Return the rows as a task."""
-        return rows_task(self.points)
+    def price(self, rows: Iterable[ComparisonRow]) -> list[ComparisonRow]:
+        """Return rows with what they cost."""
+        return [
+            replace(row, price=self.known_prices.get(row.machine), samples_per_epoch=self.samples_per_epoch)
+            for row in rows
+        ]
 
-    def rows(self, entries: Mapping[int, JournalEntry]) -> list[ComparisonRow]:
-        """Return the rows of which entries were kept, with what they cost."""
-        found = []
-        for position in sorted(entries):
-            row = self.points[position].row(entries[position])
-            price = self.known_prices.get(row.machine)
-            found.append(replace(row, price=price, samples_per_epoch=self.samples_per_epoch))
-        return found
-
-    def collect(self, entries: Sequence[JournalEntry]) -> Comparison:
-        """Return the comparison of the rows that were kept of all points.
+    def collect(self, rows: Sequence[ComparisonRow]) -> Comparison:
+        """Return the comparison of the rows of all points.
 
         Raises:
             InputError: nothing meets the goal; what comes nearest is named.
         """
-        comparison = Comparison(_with_pareto(self.rows(dict(enumerate(entries)))), self.goal)
+        comparison = Comparison(_with_pareto(self.price(rows)), self.goal)
         if self.goal is not None:
             _check_goal(comparison, self.goal)
         return comparison
 
-    def advice_task(self, found: Comparison) -> Task[ComparisonRow]:
-        """Return the advice on the machines of a comparison as a task."""
-        most = _find_most_nodes(found.rows)
-        rows, points = [found.rows[each] for each in most], [self.points[each] for each in most]
-        return advice_task(rows, points, self.efficiency)
+    def advise(self, found: Comparison, compute: Compute) -> Comparison:
+        """Return a comparison with advice on each of its machines."""
+        asked = [(self.points[each][0], found.rows[each]) for each in _find_most_nodes(found.rows)]
+        return replace(found, advice=tuple(compute(partial(advise, efficiency=self.efficiency), asked, _name_advice)))
 
-    def advise(self, found: Comparison, entries: Sequence[JournalEntry]) -> Comparison:
-        """Return a comparison with the advice of which entries were kept."""
-        rows = [found.rows[each] for each in _find_most_nodes(found.rows)]
-        return replace(found, advice=tuple(map(restore_advice, rows, entries)))
+
+def _name_advice(asked: tuple[Job, ComparisonRow]) -> str:
+    return f"advice on {asked[1].model}, {asked[1].machine}"
 
 
 def _rank_key(row: ComparisonRow) -> tuple[bool, int, float]:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from ddpsim.planning.bound import Bound, describe_bound
+from ddpsim.planning.bound import Bound, bound_of, describe_bound
+from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.prices import Price
+from ddpsim.prediction.answers import Answers, name_job
 from ddpsim.prediction.document import describe_row, flat
 from ddpsim.prediction.prediction import Band, Prediction
+from ddpsim.simulation.job import Job
 from ddpsim.tables.cells import format_rate
+
+LabelledJob = tuple[Job, Mapping[str, Any]]
+"""A job, and the fields of its row that say how it was asked for: `machine`, `model`, `link`, `link_rate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +172,18 @@ class ComparisonRow:
             return None
         middle, low, high = (seconds / 3600 * self.per_hour for seconds in self._seconds(samples))
         return middle, low, high
+
+
+def comparison_row(answers: Answers, asked: LabelledJob) -> ComparisonRow:
+    """Return the row of a job, without what it costs."""
+    job, labels = asked
+    prediction = answers.predict(job)
+    efficiency: Band = answers.ask(Band, lambda: efficiency_of(prediction), job, "efficiency")
+    bound = answers.ask(Bound, lambda: bound_of(prediction, job.calibration), job, "bound")
+    return ComparisonRow(prediction, efficiency=efficiency, bound=bound, **labels)
+
+
+def name_labelled(asked: LabelledJob) -> str:
+    """Return which job it is, in words."""
+    job, labels = asked
+    return f"{labels['model']} on {name_job(job).replace(job.topology.name, labels['machine'], 1)}"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.stages import parts_of
 from ddpsim.planning.best_buckets import rests_on_buckets
@@ -16,7 +15,6 @@ from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.job import Job
-from ddpsim.topology.cluster import Topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.units import MIB
 from ddpsim.workload import Workload
@@ -26,21 +24,6 @@ CAPS_MB = (5.0, 10.0, 40.0, 100.0, 200.0)
 
 SIMULATED = 4
 """Micro-batches of a step that are simulated at most: each of those between the first and the last takes as long."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchMachine:
-    """Where the candidates of a search run.
-
-    Attributes:
-        caps: tried beside torch's default; None are `CAPS_MB`.
-    """
-
-    topology: Topology
-    nodes: int | None
-    gpus_per_node: int | None
-    calibration: Calibration | None
-    caps: Sequence[BucketCaps] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +43,17 @@ class QuickStep:
     refused: InputError | None = None
 
 
-def quick_step(machine: SearchMachine, asked: tuple[Workload, Options, float]) -> QuickStep:
+def quick_step(asked: tuple[Job, float], caps: Sequence[BucketCaps] | None = None) -> QuickStep:
     """Return what a candidate needs and takes; one that does not fit is not simulated.
 
     Args:
-        asked: the workload and options of one of its ranks, and the step in seconds that caps must be able to beat to
-            be tried.
+        asked: the job of one of its ranks, and the step in seconds that caps must be able to beat to be tried.
+        caps: tried beside torch's default; None are `CAPS_MB`.
     """
-    workload, options, beat_s = asked
-    if options.fidelity == "steps":
-        options = replace(options, fidelity="flow")
+    job, beat_s = asked
+    if job.options.fidelity == "steps":
+        job = replace(job, options=replace(job.options, fidelity="flow"))
     try:
-        job = Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, options, machine.calibration)
         run = SimulatedRun.of(job)
         memory = run.memory()
         if memory is not None and memory.fits is False:
@@ -81,10 +63,10 @@ def quick_step(machine: SearchMachine, asked: tuple[Workload, Options, float]) -
         return QuickStep(refused=error)
     best_s, best = timed.default_s, None
     worth = timed.savable_s > WORTH_IT * best_s and best_s - timed.savable_s < beat_s
-    if worth and machine.caps != () and rests_on_buckets(run):
-        for caps in _caps_of(workload, options) if machine.caps is None else machine.caps:
-            if (step_s := timed.step_s(caps)) < best_s:
-                best_s, best = step_s, caps
+    if worth and caps != () and rests_on_buckets(run):
+        for cap in _caps_of(job.workload, job.options) if caps is None else caps:
+            if (step_s := timed.step_s(cap)) < best_s:
+                best_s, best = step_s, cap
     return QuickStep(memory, best_s, best)
 
 

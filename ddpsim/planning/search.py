@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
+from ddpsim.planning.best_buckets import best_buckets
 from ddpsim.planning.candidates import (
     MAY_NOT_FIT,
     NOT_FITTING,
@@ -27,20 +29,19 @@ from ddpsim.planning.candidates import (
     global_batch_size_of,
     plain_ddp_of,
 )
-from ddpsim.planning.planner import Cell, task_of
-from ddpsim.planning.quick_step import QuickStep, SearchMachine, quick_step
+from ddpsim.planning.quick_step import QuickStep, quick_step
 from ddpsim.planning.search_report import SearchReport, SearchRow
+from ddpsim.prediction.answers import Answers, Compute, computing, name_job, show_nothing
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import take_names
 from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.placement import Placement, place
 from ddpsim.units import GIB, format_count
 from ddpsim.workers.crew import WorkerPool, crew_of
-from ddpsim.workers.journal import JournalEntry
-from ddpsim.workers.kept import Task, compute, show_nothing
 from ddpsim.workers.points import Points
 from ddpsim.workload import Workload
 
@@ -72,6 +73,7 @@ def search(
     calibration: Calibration | None = None,
     progress: Progress | None = None,
     executor: Executor | WorkerPool | None = None,
+    cache: str | Path | None = None,
 ) -> SearchReport:
     """Find the schemes, groups that share layers, micro-batches and buckets that make a step of given samples shortest.
 
@@ -82,6 +84,7 @@ def search(
         options: of the job, all that is not looked over; `memory_limit_bytes` decides what fits.
         progress: called with (candidates done, candidates in all).
         executor: where they are computed; None is here, one by one. The rows are the same.
+        cache: file in which the leaders' answers are kept, and found again.
 
     Raises:
         InputError: no candidate fits (the least need is named), or none divides ranks, layers and samples; and as
@@ -99,7 +102,8 @@ def search(
         calibration=calibration,
     )
     found = question.rank(crew, progress)
-    return found.report(compute(found.task(), crew=crew))
+    with computing(executor, cache) as compute:
+        return found.report(compute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +111,26 @@ class Leader:
     """A candidate that is to get a row.
 
     Attributes:
-        cell: that of its row.
-        step_s: as the quick simulation has it.
+        job: that of its row.
+        caps: tried in it beside torch's default.
     """
 
     candidate: SearchCandidate
-    cell: Cell
-    step_s: float
+    job: Job
+    caps: tuple[BucketCaps, ...] = ()
 
     def same(self, other: Leader) -> bool:
         """Whether another has the same row."""
-        return (self.candidate, self.cell.caps) == (other.candidate, other.cell.caps)
+        return (self.candidate, self.caps) == (other.candidate, other.caps)
 
-    def row(self, entry: JournalEntry) -> SearchRow:
-        """Return its row, of which `entry` was kept."""
-        return SearchRow(self.candidate, self.cell.row(entry))
+
+def leader_row(answers: Answers, leader: Leader) -> SearchRow:
+    """Return the row of a leader."""
+    return SearchRow(leader.candidate, best_buckets(answers, leader.job, leader.caps))
+
+
+def _name_leader(leader: Leader) -> str:
+    return name_job(leader.job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +150,6 @@ class RankedCandidates:
     ruled_out: RuledOutCounts
     plain_among: bool
 
-    def task(self) -> Task[Cell]:
-        """Return the leaders' rows, and that of plain DDP, as a task."""
-        return task_of([leader.cell for leader in self._rows()])
-
     def _rows(self) -> list[Leader]:
         """Return all that get a row: plain DDP is the last, where no leader is just that."""
         plain = self.plain
@@ -152,10 +157,11 @@ class RankedCandidates:
             return list(self.leaders)
         return [*self.leaders, plain]
 
-    def report(self, entries: Sequence[JournalEntry]) -> SearchReport:
-        """Return the report of the rows that were kept of the task, the fastest leader first."""
-        of = list(zip(self._rows(), entries, strict=True))
-        rows = sorted((leader.row(entry) for leader, entry in of[: len(self.leaders)]), key=lambda row: row.step_s[0])
+    def report(self, compute: Compute) -> SearchReport:
+        """Return the report of the leaders' rows, the fastest first."""
+        leaders = self._rows()
+        of = list(zip(leaders, compute(leader_row, leaders, _name_leader), strict=True))
+        rows = sorted((row for _, row in of[: len(self.leaders)]), key=lambda row: row.step_s[0])
         asked, plain = self.question, self.plain
         return SearchReport(
             asked.model.source.name,
@@ -164,9 +170,7 @@ class RankedCandidates:
             self.candidates,
             self.simulated,
             self.ruled_out.list_all(),
-            str(plain)
-            if isinstance(plain, InputError)
-            else next(each.row(entry) for each, entry in of if plain.same(each)),
+            str(plain) if isinstance(plain, InputError) else next(row for each, row in of if plain.same(each)),
             self.plain_among,
             tuple(row for row in rows if row.may_not_fit),
         )
@@ -214,7 +218,6 @@ class SearchQuestion:
         ruled_out = RuledOutCounts()
         runs = candidates_of(self.model, self.topology, self.placement, self.options, self.space, ruled_out)
         ranking = _Ranking(runs, ruled_out, progress or show_nothing)
-        machine = SearchMachine(self.topology, self.nodes, self.gpus_per_node, self.calibration, self.caps)
         known = dict[SearchCandidate, QuickStep]()
         while wave := ranking.next_wave():
             under_way = len(wave)
@@ -222,8 +225,8 @@ class SearchQuestion:
                 left = [run for run in wave if (run.candidate.scheme in _SAME_MESSAGES) is alike]
                 known |= {run.candidate: same for run in left if (same := _step_of_other(run, known)) is not None}
                 left = [run for run in left if run.candidate not in known]
-                items = [(run.workload, run.options, ranking.beat_s) for run in left]
-                for number, quick in Points(partial(quick_step, machine), items, crew, lambda _: "a candidate"):
+                items = [(self._job(run), ranking.beat_s) for run in left]
+                for number, quick in Points(partial(quick_step, caps=self.caps), items, crew, lambda _: "a candidate"):
                     known[left[number].candidate] = quick
                     under_way -= 1
                     ranking.show_done(under_way)
@@ -234,7 +237,8 @@ class SearchQuestion:
         shown, least_s = ranking.sure[:LEADERS], ranking.sure[0][0] if ranking.sure else float("inf")
         faster = [each for each in ranking.found if _in_doubt(each[2]) and each[0] < least_s]
         leaders = [
-            Leader(run.candidate, self._cell(run, quick), step_s) for step_s, run, quick in shown + faster[:IN_DOUBT]
+            Leader(run.candidate, self._job(run), () if quick.caps is None else (quick.caps,))
+            for _, run, quick in shown + faster[:IN_DOUBT]
         ]
         ruled_out.add(MAY_NOT_FIT, len(faster[IN_DOUBT:]))
         ruled_out.add(SLOWER, len(ranking.found) - len(shown) - len(faster) + ranking.unsimulated)
@@ -245,19 +249,15 @@ class SearchQuestion:
 
     def _plain_ddp(self) -> Leader | InputError:
         """Return DDP at torch's defaults, whatever is looked over, and whether it fits or not."""
-        machine = SearchMachine(self.topology, self.nodes, self.gpus_per_node, self.calibration, caps=())
         try:
             run = plain_ddp_of(self.model, self.topology, self.placement, self.options, self.space)
         except InputError as error:
             return error
-        quick = quick_step(machine, (run.workload, run.options, 0.0))
-        return quick.refused or Leader(run.candidate, self._cell(run, QuickStep()), quick.step_s or 0.0)
+        leader = Leader(run.candidate, self._job(run))
+        return quick_step((leader.job, 0.0), caps=()).refused or leader
 
-    def _cell(self, run: CandidateRun, quick: QuickStep) -> Cell:
-        caps = () if quick.caps is None else (quick.caps,)
-        return Cell(
-            run.workload, self.topology, self.nodes, self.gpus_per_node, run.options, self.calibration, caps=caps
-        )
+    def _job(self, run: CandidateRun) -> Job:
+        return Job(run.workload, self.topology, self.nodes, self.gpus_per_node, run.options, self.calibration)
 
 
 def _step_of_other(run: CandidateRun, known: Mapping[SearchCandidate, QuickStep]) -> QuickStep | None:

@@ -2,108 +2,61 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.markup import Markup
 from ddpsim.options.option import check_given
-from ddpsim.planning.bound import bound_of
-from ddpsim.planning.entries import entry_of, read_entry
-from ddpsim.prediction.document import check_prediction, flat
+from ddpsim.planning.bound import Bound, bound_of
+from ddpsim.prediction.answers import Answers, Rows
+from ddpsim.prediction.document import flat
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import take_names
-from ddpsim.prediction.predict import predict, predict_buckets
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.job import Job, Keys
+from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import format_count
 from ddpsim.workers.crew import WorkerPool, crew_of
-from ddpsim.workers.journal import JournalEntry
-from ddpsim.workers.kept import Task, show_nothing
-from ddpsim.workers.points import Points, sort_results
+from ddpsim.workers.journal import open_journal
+from ddpsim.workers.points import sort_results
 from ddpsim.workload import Workload
 
-
-@dataclass(frozen=True, slots=True)
-class SweepPoint:
-    """One configuration of a sweep."""
-
-    nodes: int | None
-    options: Options
-
-    def __str__(self) -> str:
-        nodes = "" if self.nodes is None else f"{format_count(self.nodes, 'node')}, "
-        given = next(iter(self.options.caps.torch_arguments().items()), None)
-        return nodes + ("the default's buckets" if given is None else f"{given[0]}={given[1]}")
+SweptJob = tuple[int | None, Options]
+"""A node count and options: what differs among the jobs of a sweep."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRequest:
-    """What every point of a sweep has in common.
-
-    Attributes:
-        for_table: whether only a table is made of its entries, which then hold no more than that shows.
-    """
-
-    workload: Workload
-    topology: Topology
-    gpus_per_node: int | None = None
-    calibration: Calibration | None = None
-    for_table: bool = False
-    _first: dict[tuple[int | None, str], Prediction] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-
-    def predict(self, point: SweepPoint, progress: Progress | None = None) -> Prediction:
-        """Return the prediction of one point; what all buckets of a job share is found for the first of them alone."""
-        but_buckets = str(replace(point.options, caps=BucketCaps(), plan=None))
-        if (first := self._first.get((point.nodes, but_buckets))) is not None:
-            return predict_buckets(first, point.options.caps, point.options.plan, progress)
-        # One rank without DDP is the same on any number of nodes.
-        local_s = next((each.local_s for (_, options), each in self._first.items() if options == but_buckets), None)
-        job = Job(self.workload, self.topology, point.nodes, self.gpus_per_node, point.options, self.calibration)
-        return self._first.setdefault((point.nodes, but_buckets), predict(job, local_s=local_s, progress=progress))
-
-    def entry(self, point: SweepPoint, progress: Progress | None = None) -> JournalEntry:
-        """Return what is kept of one point: a line of the `sweep -o` file, and its notes.
-
-        Raises:
-            InputError: as `predict`; and a figure that JSON lacks.
-        """
-        prediction = self.predict(point, progress)
-        document = _table_document(prediction) if self.for_table else swept_document(prediction, self.calibration)
-        return entry_of(document, prediction, str(point))
-
-    def task(self, points: Sequence[SweepPoint]) -> Task[SweepPoint]:
-        """Return the entries of points as a task."""
-        keys = Keys("sweep", self.workload, self.topology, self.gpus_per_node, self.calibration)
-        return Task(
-            self.entry, points, [keys.of(point.options, point.nodes) for point in points], recall=_restore_document
-        )
+def swept_prediction(job: Job, answers: Answers, swept: SweptJob) -> Prediction:
+    """Return the prediction of `job` on so many nodes, with these options."""
+    return answers.predict(_swept(job, swept))
 
 
-@dataclass(frozen=True, slots=True)
-class KeptDocument:
-    """What a table of a sweep shows of a document, beside what `check_prediction` looks at."""
-
-    nodes: int
-    world_size: int
-    accumulate: int
-    step_s: float
-    overlap_ratio: float | None
-    scaling_efficiency: float
+def swept_row(job: Job, answers: Answers, swept: SweptJob, *, whole: bool) -> tuple[Prediction, dict[str, object]]:
+    """Return the same with its document; where that is not to be `whole`, with what a table shows of it."""
+    prediction = swept_prediction(job, answers, swept)
+    if not whole:
+        return prediction, prediction.step_document()
+    bound = answers.ask(Bound, lambda: bound_of(prediction, job.calibration), _swept(job, swept), "bound")
+    return prediction, _document(prediction, bound)
 
 
-def _restore_document(point: SweepPoint, entry: JournalEntry) -> dict[str, object]:
-    read_entry(KeptDocument, entry)
-    return check_prediction(json.loads(entry.document), str(point))
+def _swept(job: Job, swept: SweptJob) -> Job:
+    nodes, options = swept
+    return replace(job, nodes=nodes, options=options)
+
+
+def name_swept(swept: SweptJob) -> str:
+    """Return which job of a sweep it is, in words."""
+    count, options = swept
+    given = next(iter(options.caps.torch_arguments().items()), None)
+    caps = "the default's buckets" if given is None else f"{given[0]}={given[1]}"
+    return caps if count is None else f"{format_count(count, 'node')}, {caps}"
 
 
 def swept_document(prediction: Prediction, calibration: Calibration | None = None) -> dict[str, object]:
@@ -111,30 +64,11 @@ def swept_document(prediction: Prediction, calibration: Calibration | None = Non
 
     The cap is null for torch's default, a list or a plan.
     """
-    swept = {"bucket_cap_mb": prediction.options.caps.bucket_cap_mb}
-    return prediction.document() | swept | bound_of(prediction, calibration).document()
+    return _document(prediction, bound_of(prediction, calibration))
 
 
-def _table_document(prediction: Prediction) -> dict[str, object]:
-    """Return the keys of the `predict` document that a table of a sweep shows."""
-    summary, workload = prediction.summary, prediction.workload
-    return {
-        **prediction.options.step_times(summary.iteration_s, prediction.low_s, prediction.high_s),
-        "iteration_s": summary.iteration_s,
-        "iteration_low_s": prediction.low_s,
-        "iteration_high_s": prediction.high_s,
-        "exposed_comm_s": summary.exposed_comm_s,
-        "step_exposed_comm_s": prediction.options.accumulate * summary.exposed_comm_s,
-        "overlap_ratio": summary.overlap_ratio,
-        "scaling_efficiency": prediction.scaling_efficiency,
-        "world_size": summary.world_size,
-        "nodes": prediction.nodes,
-        "compute_device": workload.device_label,
-        "estimated": workload.estimated,
-        "pace_kept": prediction.pace_kept,
-        "topology": prediction.topology.name,
-        "workload": workload.name,
-    }
+def _document(prediction: Prediction, bound: Bound) -> dict[str, object]:
+    return prediction.document() | {"bucket_cap_mb": prediction.options.caps.bucket_cap_mb} | bound.document()
 
 
 class Sweep(Iterator[Prediction]):
@@ -172,6 +106,7 @@ def sweep(
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
     executor: Executor | WorkerPool | None = None,
+    cache: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
     """Predict every cap at every node count, nodes outermost, in the order given.
@@ -180,35 +115,30 @@ def sweep(
         workload: put on the machine's own GPU, as `Model` does.
         executor: where the predictions are computed: processes on one machine, or a cluster's; None is here, one by
             one. The predictions and their order are the same.
+        cache: file in which they are kept, and found again.
         progress: called with (predictions done, in all), and without an executor now and then while one is made.
 
     Raises:
         InputError: no node count, or no cap; and as `predict`.
     """
-    points = points_of(nodes, caps, options)
-    question = SweepRequest(
-        Model.of(workload, options).on(topology, options=options), topology, gpus_per_node, calibration
-    )
-    crew = crew_of(executor)
-    show, done = progress or show_nothing, 0
-    function: Callable[[SweepPoint], Prediction] = question.predict
-    if crew is None:
-        function = partial(question.predict, progress=lambda *_: show(done, len(points)))
+    every = list_swept(nodes, caps, options)
+    asked = Model.of(workload, options).on(topology, options=options)
+    function = partial(swept_prediction, Job(asked, topology, None, gpus_per_node, Options(), calibration))
 
-    def counting() -> Iterator[tuple[int, Prediction]]:
-        nonlocal done
-        for found in Points(function, points, crew):
-            done += 1
-            show(done, len(points))
-            yield found
+    def found() -> Iterator[tuple[int, Prediction]]:
+        with open_journal(cache) as journal:
+            rows = Rows(function, every, name_swept, crew=crew_of(executor), journal=journal, progress=progress)
+            for position, prediction in rows:
+                del rows.found[position]
+                yield position, prediction
 
-    return Sweep(sort_results(counting()), len(points), calibration)
+    return Sweep(sort_results(found()), len(every), calibration)
 
 
-def points_of(
+def list_swept(
     nodes: Sequence[int | None], caps: Sequence[BucketCaps], options: Options | None = None
-) -> list[SweepPoint]:
-    """Return the points of a sweep, nodes outermost.
+) -> list[SweptJob]:
+    """Return what differs among the jobs of a sweep, nodes outermost.
 
     Raises:
         InputError: no node count, or no cap.
@@ -217,4 +147,4 @@ def points_of(
     check_given("caps", caps)
     base = options or Options()
     each = [replace(base, caps=cap) for cap in caps]
-    return [SweepPoint(count, asked) for count in nodes for asked in each]
+    return [(count, asked) for count in nodes for asked in each]

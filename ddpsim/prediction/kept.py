@@ -1,11 +1,13 @@
-"""What is kept of a prediction: what was simulated for it, as JSON values; the rest is found again as it was."""
+"""What is kept of a prediction: one line of JSON, of which, and of its job, an equal prediction is made."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
-from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
+from pydantic import TypeAdapter
+
+from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.assign import Bucket
 from ddpsim.bucketing.caps import TorchCall
 from ddpsim.doubts.doubt import Ends
@@ -14,71 +16,38 @@ from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.job import Job
 from ddpsim.trace.metrics import Summary
 
+_Buckets = tuple[tuple[tuple[int, ...], int | None], ...]
+"""Parameters and limit of each bucket; the job knows the rest."""
 
-@dataclass(frozen=True, slots=True)
-class KeptPlan:
-    """A plan without what its model knows: parameters and limit of each bucket, and torch's call."""
-
-    buckets: tuple[tuple[tuple[int, ...], int | None], ...]
-    call: TorchCall
-
-    @classmethod
-    def of(cls, plan: BucketPlan) -> KeptPlan:
-        """Return what is kept of `plan`."""
-        return cls(tuple((bucket.parameters, bucket.limit_bytes) for bucket in plan.buckets), plan.call)
-
-    def restore(self, parameters: Sequence[Parameter]) -> BucketPlan:
-        """Return the plan of the model with these parameters."""
-        buckets = (
-            Bucket(indices, sum(parameters[index].size_bytes for index in indices), limit_bytes)
-            for indices, limit_bytes in self.buckets
-        )
-        return BucketPlan(tuple(buckets), tuple(parameter.name for parameter in parameters), self.call)
+_LINE = TypeAdapter(tuple[Summary, _Buckets, TorchCall, float, float, float, tuple[Ends, ...], float | None])
 
 
-@dataclass(frozen=True, slots=True)
-class KeptPrediction:
-    """What `restore_prediction` makes a prediction of again: its numbers to the last bit, and its buckets.
+def prediction_line(prediction: Prediction) -> str:
+    """Return all of a prediction that its job does not tell.
 
-    Of the options only the buckets asked for are kept: the others are those of the question.
+    Raises:
+        ValueError: a figure that JSON lacks.
     """
-
-    caps: BucketCaps
-    asked_plan: KeptPlan | None
-    summary: Summary
-    plan: KeptPlan
-    local_s: float
-    low_s: float
-    high_s: float
-    ends: tuple[Ends, ...]
-    hidden_comm_cost_s: float | None
-
-    @classmethod
-    def of(cls, prediction: Prediction) -> KeptPrediction:
-        """Return what is kept of `prediction`."""
-        options = prediction.options
-        return cls(
-            options.caps,
-            None if options.plan is None else KeptPlan.of(options.plan),
-            prediction.summary,
-            KeptPlan.of(prediction.plan),
-            prediction.local_s,
-            prediction.low_s,
-            prediction.high_s,
-            prediction.ends,
-            prediction.hidden_comm_cost_s,
-        )
+    p = prediction
+    buckets = tuple((bucket.parameters, bucket.limit_bytes) for bucket in p.plan.buckets)
+    kept = (p.summary, buckets, p.plan.call, p.local_s, p.low_s, p.high_s, p.ends, p.hidden_comm_cost_s)
+    return json.dumps(_LINE.dump_python(kept), allow_nan=False)
 
 
-def restore_prediction(kept: KeptPrediction, job: Job) -> Prediction:
-    """Return the prediction that was kept; its trace is simulated again where it is asked for.
+def prediction_of(line: str, job: Job) -> Prediction:
+    """Return the prediction of a job of which `line` was kept; its trace is simulated again where it is asked for.
 
-    Args:
-        job: that `predict` was asked about, whatever its buckets.
+    Raises:
+        ValueError, IndexError: the line of no prediction, or of another job's.
+        InputError: values that contradict each other.
     """
-    parameters, asked = job.workload.parameters, kept.asked_plan
-    options = replace(job.options, caps=kept.caps, plan=None if asked is None else asked.restore(parameters))
-    run = SimulatedRun.of(replace(job, options=options))
-    plan = kept.plan.restore(parameters)
-    found = Prediction(run, kept.summary, plan, kept.local_s, kept.low_s, kept.high_s, kept.ends)
-    return replace(found, hidden_comm_cost_s=kept.hidden_comm_cost_s)
+    summary, buckets, call, local_s, low_s, high_s, ends, hidden_s = _LINE.validate_json(line, strict=True)
+    plan = _restore_plan(buckets, call, job.workload.parameters)
+    return Prediction(SimulatedRun.of(job), summary, plan, local_s, low_s, high_s, ends, hidden_s)
+
+
+def _restore_plan(buckets: _Buckets, call: TorchCall, parameters: Sequence[Parameter]) -> BucketPlan:
+    whole = (
+        Bucket(indices, sum(parameters[index].size_bytes for index in indices), limit) for indices, limit in buckets
+    )
+    return BucketPlan(tuple(whole), tuple(parameter.name for parameter in parameters), call)

@@ -8,7 +8,6 @@ from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
 from ddpsim.charts.one_step import number, timeline_from_document
 from ddpsim.charts.steps import step_charts
 from ddpsim.charts.timeline import TimelineStep
-from ddpsim.planning.sweep import SweepRequest
 from ddpsim.prediction.document import describe_row, flat, leave_out_micro_batch, micro_batches
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
@@ -21,6 +20,7 @@ from ddpsim.report.rows import (
     step_of,
 )
 from ddpsim.report.wording import format_each, format_one_step, format_time_band
+from ddpsim.simulation.job import Job
 from ddpsim.tables import table_from_records, table_of
 from ddpsim.units import format_count, format_time
 
@@ -28,7 +28,7 @@ from ddpsim.units import format_count, format_time
 def sweep_report(
     documents: Sequence[Row],
     caps: Sequence[str],
-    asked: SweepRequest,
+    asked: Job,
     *,
     backend: str,
     notes: Sequence[str] = (),

@@ -27,6 +27,7 @@ class Workers:
     Attributes:
         workers: processes; 1 is this one alone, None as many as it may use processors, where the points are not few.
         scheduler: address of a Dask scheduler, whose workers compute instead.
+        cache: file in which each answer is kept, for this command and others; None keeps them until it ends well.
 
     Raises:
         InputError: no number of processes, or both are given.
@@ -40,6 +41,11 @@ class Workers:
     scheduler: Annotated[
         str | None,
         Option("Dask scheduler whose workers share the points, e.g. tcp://HOST:8786.", "ADDRESS"),
+        Section.COMPUTED,
+    ] = None
+    cache: Annotated[
+        str | None,
+        Option("Keep every answer here, and compute none that is here already. [until done, beside -o]", "FILE"),
         Section.COMPUTED,
     ] = None
 

@@ -1,92 +1,50 @@
-"""The journal beside a file that is being made: the points that are done, a line each as soon as it is."""
+"""The journal: answers by their keys, a line of JSON each, in a file that a command or a user names.
+
+The key of a line holds a digest of the code that answered, so that other code never takes its answers for its own.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
+import hashlib
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from ddpsim.errors import InputError
 from ddpsim.files import BoundedFile, is_regular, open_regular
-from ddpsim.units import format_count
+from ddpsim.shipped import FOLDERS
 
 ENDING = ".partial"
-"""What a journal's name adds to that of the file beside which it lies."""
+"""What a journal's name adds to that of the file beside which it lies, where nobody named one."""
 
 _MOST_BYTES = 1 << 30
-"""Bytes of a journal that are read; chosen by hand, a hundred thousand points."""
+"""Bytes of a journal that are read; chosen by hand, a hundred thousand predictions."""
 
-_START = re.compile(rb'\{"point": "([0-9a-f]+)", "crc32": (\d{1,10}), ')
+_BEGINS = b'{"point": "'
+_START = re.compile(rb'\{"point": "([0-9a-f]+)", "crc32": (\d{1,10}), "answer": ')
 _CLOSING = ord("}")
-_PARTS = b', "document": '
-"""Between notes and document; no text inside JSON's quotes has a bare quote, so that it stands there once."""
-
-
-class JournalEntry:
-    """What is kept of a point; that of a journal is decoded where it is first asked for.
-
-    Args:
-        document: its JSON, on one line.
-        notes: what people are to be told of it.
-    """
-
-    __slots__ = ("_body", "_document", "_notes")
-
-    def __init__(self, document: str, notes: tuple[str, ...] = ()) -> None:
-        self._document, self._notes = document, notes
-        self._body: memoryview | None = None
-
-    @classmethod
-    def of(cls, body: memoryview) -> JournalEntry:
-        """Return the entry of the rest of a line, behind its sum."""
-        entry = cls("")
-        entry._body = body
-        return entry
-
-    @property
-    def document(self) -> str:
-        """Its JSON, on one line."""
-        self._decode()
-        return self._document
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What people are to be told of it."""
-        self._decode()
-        return self._notes
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, JournalEntry) and (self.document, self.notes) == (other.document, other.notes)
-
-    def __repr__(self) -> str:
-        return f"<Entry: {self.document[:40]!r}, {format_count(len(self.notes), 'note')}>"
-
-    def _decode(self) -> None:
-        if self._body is not None:
-            notes, _, document = bytes(self._body).partition(_PARTS)
-            self._document = document.decode()
-            self._notes = tuple(json.loads(notes.removeprefix(b'"notes": ')))
-            self._body = None
 
 
 class Journal:
-    """Entries by key, read when it is opened and appended one by one; a line that is torn or damaged does not count.
+    """Answers by key, read when it is opened and appended; a line that is torn or damaged does not count.
 
-    Args:
+    Attributes:
         path: of the journal itself.
+        entries: its answers by this code, each as JSON.
+        is_new: whether nothing was in it, of this code or another.
 
     Raises:
-        InputError: where it cannot be read or written, or another process writes it.
+        InputError: where it cannot be read or written, another process writes it, or it is no journal.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.entries = path, dict[str, JournalEntry]()
+        self.path, self.entries, self._code = path, dict[str, memoryview](), code_digest()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open_regular(path, os.O_RDWR | os.O_APPEND)
@@ -94,26 +52,34 @@ class Journal:
             content = self._content()
         except OSError as error:
             raise self._make_write_error(error) from error
-        self.entries |= _read(content)
+        if not content.startswith(_BEGINS) and not _BEGINS.startswith(content):
+            os.close(self._file)
+            remedy = "name a new file, or one that such a command made"
+            raise InputError("holds something else than answers of ddpsim", place=str(path), remedy=remedy)
+        found = ((key, answer) for key, answer in _read(content) if key.startswith(self._code))
+        self.entries |= {key.removeprefix(self._code): answer for key, answer in found}
+        self.is_new = content == b""
         self._torn = not content.endswith(b"\n") and content != b""
 
-    def add(self, key: str, entry: JournalEntry) -> None:
-        """Append an entry, which is on its way to the disk when this returns."""
-        body = f'"notes": {json.dumps(entry.notes)}, "document": {entry.document}'.encode()
-        start = "\n" if self._torn else ""
-        line = f'{start}{{"point": "{key}", "crc32": {zlib.crc32(body)}, '.encode() + body + b"}\n"
+    def add(self, answers: Mapping[str, str]) -> None:
+        """Append answers, each one line of JSON, which are on their way to the disk when this returns."""
+        bodies = {key: answer.encode() for key, answer in answers.items()}
+        lines = b"\n" if self._torn else b""
+        for key, body in bodies.items():
+            head = f'{{"point": "{self._code}{key}", "crc32": {zlib.crc32(body)}, "answer": '
+            lines += head.encode() + body + b"}\n"
         try:
-            while line:
+            while lines:
                 self._torn = True
-                line = line[os.write(self._file, line) :]
+                lines = lines[os.write(self._file, lines) :]
         except OSError as error:
             raise self._make_write_error(error) from error
         self._torn = False
-        self.entries[key] = entry
+        self.entries |= {key: memoryview(body) for key, body in bodies.items()}
 
     def close(self, *, done: bool) -> None:
         """Close the file, and remove it where all is `done` or nothing is in it."""
-        if done or not self.entries:
+        if done or (self.is_new and not self.entries):
             self.path.unlink(missing_ok=True)
         os.close(self._file)
 
@@ -140,24 +106,40 @@ class Journal:
 
 
 @contextmanager
-def journal_beside(path: str | Path | None) -> Iterator[Journal | None]:
-    """Yield the journal beside a file; None without a file, or for a device, a pipe or standard output.
+def open_journal(cache: str | Path | None, beside: str | Path | None = None) -> Iterator[Journal | None]:
+    """Yield the journal that a user names, which stays, or else the one beside a file that is being made.
 
-    It is removed where the block ends well, and stays where it does not.
+    That one is removed where the block ends well, and stays where it does not. None without a file, or beside a device,
+    a pipe or standard output.
     """
-    if path is None or str(path) == "-" or not is_regular(path):
+    if cache is not None:
+        path = Path(os.path.realpath(cache))
+    elif beside is None or str(beside) == "-" or not is_regular(beside):
         yield None
         return
-    journal = Journal(Path(os.path.realpath(path) + ENDING))
+    else:
+        path = Path(os.path.realpath(beside) + ENDING)
+    journal = Journal(path)
     try:
         yield journal
     except BaseException:
         journal.close(done=False)
         raise
-    journal.close(done=True)
+    journal.close(done=cache is None)
 
 
-def _read(content: bytes) -> Iterator[tuple[str, JournalEntry]]:
+@cache
+def code_digest() -> str:
+    """Return what tells the code of this package, and what it knows of GPUs, from any other."""
+    told = hashlib.sha256()
+    folders = [(Path(__file__).parents[1], "*.py"), *((folder, "*.yaml") for folder in FOLDERS["gpu"])]
+    for folder, names in folders:
+        for path in sorted(folder.rglob(names)):
+            told.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return told.hexdigest()[:12]
+
+
+def _read(content: bytes) -> Iterator[tuple[str, memoryview]]:
     whole, start = memoryview(content), 0
     while start < len(content):
         found_end = content.find(b"\n", start)
@@ -166,5 +148,5 @@ def _read(content: bytes) -> Iterator[tuple[str, JournalEntry]]:
         if found is not None and content[end - 1] == _CLOSING:
             body = whole[found.end() : end - 1]
             if zlib.crc32(body) == int(found[2]):
-                yield found[1].decode(), JournalEntry.of(body)
+                yield found[1].decode(), body
         start = end + 1

@@ -21,7 +21,9 @@ from functools import partial
 from pathlib import Path
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.planning.sweep import SweepPoint, SweepRequest, points_of
+from ddpsim.planning.sweep import SweptJob, list_swept, swept_row
+from ddpsim.prediction.answers import Answers
+from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
 from ddpsim.workers.asked import Workers
 from ddpsim.workers.points import Points
@@ -42,22 +44,22 @@ class Timed:
     process: int
     start_s: float
     end_s: float
-    document: str
+    lines: list[str]
 
 
-def timed(question: SweepRequest, point: SweepPoint) -> Timed:
+def timed(job: Job, swept: SweptJob) -> Timed:
     """Compute one point."""
-    start_s = time.monotonic()
-    entry = question.entry(point)
-    return Timed(os.getpid(), start_s, time.monotonic(), entry.document)
+    start_s, answers = time.monotonic(), Answers()
+    swept_row(job, answers, swept, whole=True)
+    return Timed(os.getpid(), start_s, time.monotonic(), answers.lines)
 
 
 def busy(points: int, workload: str, machine: str) -> dict[int, float]:
     """Return the share of its time that each process is in a point."""
-    question = SweepRequest(load_workload(workload), load_topology(machine))
-    asked = points_of(*grid(points))
+    job = Job(load_workload(workload), load_topology(machine))
+    asked = list_swept(*grid(points))
     with Workers(workers=COUNT).crew(len(asked)) as crew:
-        found = [timed for _, timed in Points(partial(timed, question), asked, crew)]
+        found = [timed for _, timed in Points(partial(timed, job), asked, crew)]
     span_s = max(each.end_s for each in found) - min(each.start_s for each in found)
     shares: dict[int, float] = {}
     for each in found:

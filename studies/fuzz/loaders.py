@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import pickle
@@ -34,14 +33,14 @@ from ddpsim.order.arrivals import arrivals_of
 from ddpsim.order.traces import fit_document, plan_fits
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.planning.prices import read_prices
+from ddpsim.prediction.answers import Answers, Rows
 from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.nccl_graph import with_graph_dump
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.json import read_trace
-from ddpsim.workers.journal import JournalEntry, journal_beside
-from ddpsim.workers.kept import Task, compute
+from ddpsim.workers.journal import open_journal
 from ddpsim.workload.files import load_workload, workload_document
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.kineto.ddp import read_ddp
@@ -236,12 +235,11 @@ def _explained(path: Path) -> None:
 
 
 def _journal(path: Path) -> None:
-    with contextlib.suppress(RuntimeError), journal_beside(path.with_suffix("")) as journal:
-        assert journal is not None
-        task = Task(lambda item, progress=None: JournalEntry("{}"), [0], ["a1"])
-        for entry in compute(task, journal=journal):
-            json.loads(entry.document)
-        raise RuntimeError  # so that the journal stays, as that of a command that ends early does
+    def row(answers: Answers, of: str) -> object:
+        return answers.ask(dict[str, Any], dict, of)
+
+    with open_journal(path) as journal:
+        Rows(row, seeds.ANSWERS, journal=journal).all()
 
 
 def _text(path: Path) -> str:

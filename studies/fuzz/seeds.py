@@ -20,6 +20,8 @@ import numpy as np
 from ddpsim.bucketing import BucketCaps, Parameter, rebuilt_plan
 from ddpsim.chakra.schema import TraceNode, decode
 from ddpsim.cli.app import run
+from ddpsim.simulation.job import Keys
+from ddpsim.workers.journal import code_digest
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload, workload_document
 from ddpsim.workload.order_trace import OrderTrace, order_trace_document
@@ -409,10 +411,15 @@ def recorder() -> bytes:
     return pickle.dumps({"version": "2.4", "entries": entries}, protocol=2)
 
 
+ANSWERS = ("first", "second")
+"""What a journal's answers are of."""
+
+
 def journal() -> bytes:
-    """Return a journal of two points."""
-    lines = []
-    for point in ("a1", "b2"):
-        body = b'"notes": ["said"], "document": {"iteration_s": 0.5, "nodes": 2}'
-        lines.append(b'{"point": "%s", "crc32": %d, ' % (point.encode(), zlib.crc32(body)) + body + b"}\n")
+    """Return a journal of two answers."""
+    lines, key_of = [], Keys("job").of
+    for each in ANSWERS:
+        body = b'{"iteration_s": 0.5, "nodes": 2}'
+        point = f"{code_digest()}{key_of(each)}".encode()
+        lines.append(b'{"point": "%s", "crc32": %d, "answer": ' % (point, zlib.crc32(body)) + body + b"}\n")
     return b"".join(lines)

@@ -20,6 +20,7 @@ from ddpsim.collectives.codec_priors import CODECS
 from ddpsim.files import json_text, write_whole
 from ddpsim.planning.break_even import FASTEST
 from ddpsim.planning.codec_break_even import SCHEMES, codec_rows
+from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
@@ -96,7 +97,7 @@ def of_machine(task: tuple[str, str, str]) -> list[dict[str, Any]]:
     """Return the break-evens of one model on one machine."""
     machine, gpu, model = task
     name = model.format(gpu)
-    rows = codec_rows(load_workload(name), load_topology(machine), SCHEMES, nodes=NODES)
+    rows = codec_rows(Answers(), Job(load_workload(name), load_topology(machine), NODES), SCHEMES)
     return [{"workload": name, **row.document()} for row in rows]
 
 

@@ -19,7 +19,7 @@ from ddpsim.files import check_writable
 from ddpsim.workers.asked import Workers
 from studies.paper.assumptions import documents as assumptions
 from studies.paper.claim import Claim
-from studies.paper.figure import answers_of, task_of
+from studies.paper.figure import answer_point, points_of
 from studies.paper.figures import FIGURES, figures_named
 from studies.paper.headlines.open import OPEN
 from studies.paper.page import pages_of, tally, written
@@ -46,10 +46,10 @@ def paper(
     asked = figures_named(figure or [])
     if out is not None:
         check_writable(Path(out) / _PAGE)
-    points, task = task_of(asked)
+    points = points_of(asked)
     with make_resumable(by, len(points)) as done:
-        answers = answers_of(points, done.compute(task, "predictions"))
-        done.deliver(None, str)
+        answers = dict(zip(points, done.compute(answer_point, points, what="predictions"), strict=True))
+        done.deliver(str)
     found = [(each, each.reproduce(answers)) for each in asked]
     if out is not None:
         for path in written(found, Path(out)):
@@ -73,7 +73,7 @@ def _text(claims: Sequence[Claim]) -> str:
 
 @cache
 def _pages() -> Mapping[str, str]:
-    answers = {point: point.answer() for point in task_of(list(FIGURES.values()))[0]}
+    answers = {point: point.answer() for point in points_of(list(FIGURES.values()))}
     return pages_of([(figure, figure.reproduce(answers)) for figure in FIGURES.values()])
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ddpsim.simulation.run import Progress
-from ddpsim.workers.journal import JournalEntry
-from ddpsim.workers.kept import Task
+from ddpsim.prediction.answers import Answers as KeptAnswers
 from studies.paper.claim import Claim
 
 if TYPE_CHECKING:
@@ -64,16 +61,11 @@ class Figure:
     page: Callable[[Sequence[Claim]], str] | None = None
 
 
-def task_of(figures: Sequence[Figure]) -> tuple[list[Point], Task[Point]]:
-    """Return every point of the figures once, and the task of answering them."""
-    points = list(dict.fromkeys(point for figure in figures for point in figure.points()))
-    return points, Task(_entry, points, [repr(point) for point in points])
+def points_of(figures: Sequence[Figure]) -> list[Point]:
+    """Return every point of the figures once."""
+    return list(dict.fromkeys(point for figure in figures for point in figure.points()))
 
 
-def answers_of(points: Sequence[Point], entries: Sequence[JournalEntry]) -> dict[Point, Any]:
-    """Return the answers in the entries of these points' task."""
-    return {point: json.loads(entry.document) for point, entry in zip(points, entries, strict=True)}
-
-
-def _entry(point: Point, progress: Progress | None = None) -> JournalEntry:
-    return JournalEntry(json.dumps(point.answer(), allow_nan=False))
+def answer_point(answers: KeptAnswers, point: Point) -> Any:
+    """Return the answer of a point, of a journal where that has it."""
+    return answers.ask(Any, point.answer, repr(point))

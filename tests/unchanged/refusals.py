@@ -11,7 +11,7 @@ from tests.unchanged.values import EXECUTED, FOLDER, JOB, LAYER, PREDICT, RUN, S
 
 BAD = "nonsense", "-1", "0", "1e400", "3,3"
 """Values that hardly any option takes; one that does is recorded as taken."""
-PATHS = ("--out", "-o", "--trace", "--chakra", "--plot", "--report", "--out")
+PATHS = ("--out", "-o", "--trace", "--chakra", "--plot", "--report", "--cache")
 """Options whose values are files to be written."""
 TAKEN = "taken"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ddpsim.planning import comparison_point
+from ddpsim.prediction import answers
 from ddpsim.version import __version__
 from tests import forked
 
@@ -162,14 +162,14 @@ def test_a_lost_worker_leaves_the_other_rows_and_the_rest_is_computed_later(
 ) -> None:
     out = tmp_path / "rows.jsonl"
     words = ("compare", "--workload", tiny, "--topology", "dgx-1v", "--nodes", "1,2,3,4", "--workers", 2, "-o", out)
-    predict = comparison_point.predict
+    predict = answers.predict
 
     def deadly(job: Any, **given: Any) -> Any:
         if job.nodes == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         return predict(job, **given)
 
-    monkeypatch.setattr(comparison_point, "predict", deadly)
+    monkeypatch.setattr(answers, "predict", deadly)
     lost = ddpsim(*words)
     assert lost.code == 2
     assert f"error: {tiny} on dgx-1v, 3 nodes: was lost with its worker twice" in lost.err

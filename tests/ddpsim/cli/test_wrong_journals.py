@@ -17,17 +17,16 @@ from tests.ddpsim.cli.test_stopped import COMMANDS
 from tests.profile import examples
 
 CHANGES = examples(12)
-LINE = re.compile(rb'(\{"point": "[0-9a-f]+", "crc32": )\d+, (.*)\}')
+LINE = re.compile(rb'(\{"point": "[0-9a-f]+", "crc32": )\d+, "answer": (.*)\}')
 
 
 def damaged(line: bytes, random: Random) -> bytes:
-    """Return a journal's line with one value of its document changed or removed, and the sum of that."""
+    """Return a journal's line with one value of its answer changed or removed, and the sum of that."""
     start, body = LINE.fullmatch(line).groups()  # type: ignore[union-attr]
-    notes, mark, document = body.partition(b', "document": ')
-    whole = json.loads(document)
-    changed = broken(whole, random.choice(places(whole)), random.choice(WRONG), remove=random.random() < 0.3)
-    body = notes + mark + json.dumps(changed).encode()
-    return start + b"%d, " % zlib.crc32(body) + body + b"}"
+    whole = json.loads(body)
+    found = places(whole)
+    body = json.dumps(broken(whole, random.choice(found), random.choice(WRONG), remove=random.random() < 0.3)).encode()
+    return start + b'%d, "answer": ' % zlib.crc32(body) + body + b"}"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from ddpsim.planning.advice import advise
 from ddpsim.planning.break_even import HIDDEN, Search, check_bound
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.worth import WORTH_IT
+from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.topology.link_rates import with_link_rate
@@ -21,7 +22,8 @@ def row():
 
 @pytest.fixture(scope="module")
 def advice(row):
-    return advise(row, 0.8)
+    job = Job(load_workload("resnet50@recorded"), MACHINE, nodes=4)
+    return advise(Answers(), (job, row), 0.8)
 
 
 def step(rate, **given):

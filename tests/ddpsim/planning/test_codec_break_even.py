@@ -6,6 +6,7 @@ import pytest
 
 from ddpsim import Calibration, Options, load_topology, load_workload
 from ddpsim.planning.codec_break_even import codec_rows
+from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.topology.link_rates import NIC, with_link_rate
@@ -20,7 +21,7 @@ def step_s(rate, scheme, calibration=None):
 
 
 def test_steps_are_equal_at_the_break_even_and_the_band_holds_it():
-    [row] = codec_rows(MLP, LAB, ["onebit"], nodes=4)
+    [row] = codec_rows(Answers(), Job(MLP, LAB, nodes=4), ["onebit"])
     assert row.rate_Bps is not None
     assert step_s(row.rate_Bps, "onebit") == pytest.approx(step_s(row.rate_Bps, "none"), rel=0.02)
     assert step_s(row.rate_Bps / 4, "onebit") < step_s(row.rate_Bps / 4, "none")
@@ -34,7 +35,8 @@ def test_dear_encoding_moves_the_break_even_down_and_what_is_measured_narrows_th
     measured = Calibration.priors("gloo").with_values(values, source="measured")
     dear = measured.with_values({"gloo.ddp.onebit_Bps": 2e9}, source="measured")
     prior, known, slow = (
-        next(iter(codec_rows(MLP, LAB, ["onebit"], nodes=4, calibration=each))) for each in (None, measured, dear)
+        codec_rows(Answers(), Job(MLP, LAB, nodes=4, calibration=each), ["onebit"])[0]
+        for each in (None, measured, dear)
     )
     assert known.measured
     assert slow.rate_Bps < known.rate_Bps

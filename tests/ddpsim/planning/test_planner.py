@@ -11,6 +11,7 @@ from ddpsim.planning import best_buckets
 from ddpsim.planning.best_buckets import TELLING, TriedBuckets, pipeline_plan
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.worth import WORTH_IT, arguments_of, format_gain
+from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.ddp_costs import remove_overlap_costs
 from ddpsim.simulation.job import Job
@@ -70,17 +71,17 @@ def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, se
         )
 
     def tried(run, caps, plan=None, **kept):
-        return TriedBuckets(caps, plan, model.plan, seconds_of(caps, plan))
+        return TriedBuckets(caps, plan, seconds_of(caps, plan))
 
-    monkeypatch.setattr(best_buckets, "predict", lambda job, **kept: taking(job.options))
-    monkeypatch.setattr(
-        best_buckets, "predict_buckets", lambda made, caps, plan, _: taking(replace(made.options, caps=caps, plan=plan))
-    )
+    class Known(Answers):
+        def predict(self, job, **kept):
+            return taking(job.options)
+
     monkeypatch.setattr(best_buckets, "try_buckets", tried)
     monkeypatch.setattr(best_buckets, "gain_band", lambda *_: (gain_low, 0.05))
     monkeypatch.setattr(best_buckets, "pipeline_plan", lambda *_: listed)
     monkeypatch.setattr(best_buckets, "CAPS_MB", (25.0, 40.0))
-    [row] = plan(big, [LOOPBACK], gpus_per_node=2).rows
+    row = best_buckets.choose_buckets(Known(), Job(big, LOOPBACK, gpus_per_node=2), taking(Options()))
     assert row.keep_default == (advised is None)
     least_s = min(seconds.values()) if not (advised is None and "list" in seconds) else seconds[25]
     expected = advised is None and 1 - least_s >= WORTH_IT

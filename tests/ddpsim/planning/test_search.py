@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -12,7 +13,7 @@ from ddpsim.cli.search_text import text
 from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.planning.best_buckets import CAPS_MB
 from ddpsim.planning.candidates import NOT_DIVIDED, NOT_FITTING, NOT_TOGETHER, SLOWER, SearchCandidate, SearchSpace
-from ddpsim.planning.quick_step import QuickStep, SearchMachine, quick_step
+from ddpsim.planning.quick_step import QuickStep, quick_step
 from ddpsim.planning.search import LEADERS, search
 from ddpsim.planning.search_report import SearchReport
 from ddpsim.planning.worth import NO_GAIN, WORTH_IT, is_advised
@@ -22,7 +23,6 @@ from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.retiming.retime import SETTLED_EFFECT
 from ddpsim.simulation.job import Job
 from ddpsim.units import MIB
-from ddpsim.workload import Workload
 
 SCHEMES = ("ddp", "zero1", "fsdp2")
 
@@ -189,7 +189,7 @@ def test_a_limit_leaves_out_what_does_not_fit() -> None:
 def test_many_micro_batches_are_told_by_four(scheme: str, sync: str) -> None:
     node, asked = load_topology("dgx-a100"), Options(scheme=scheme, accumulate=11, sync=sync)
     workload = Model.of("gpt2-small").on(node, 1, options=asked)
-    told = quick_step(SearchMachine(node, 2, None, None, ()), (workload, asked, float("inf")))
+    told = quick_step((Job(workload, node, 2, options=asked), float("inf")), ())
     whole = predict(Job(workload, node, nodes=2, options=asked), local_s=1.0, band=False)
     assert told.step_s == pytest.approx(11 * whole.iteration_s, rel=0.005)
 
@@ -260,7 +260,7 @@ def test_a_step_in_stages_is_told_by_fewer_micro_batches(text: str, batches: int
     )
     model, machine, options = Model.of("bert-large"), load_topology("dgx-a100"), candidate.options(Options())
     workload = model.on(machine, 4, options=options)
-    quick = quick_step(SearchMachine(machine, 2, None, None, ()), (workload, options, float("inf")))
+    quick = quick_step((Job(workload, machine, 2, options=options), float("inf")), ())
     whole = predict(Job(workload, machine, nodes=2, options=options), local_s=1.0, band=False)
     assert quick.step_s == pytest.approx(whole.iteration_s, rel=0.01)
 
@@ -268,9 +268,9 @@ def test_a_step_in_stages_is_told_by_fewer_micro_batches(text: str, batches: int
 def test_of_schemes_with_the_same_messages_one_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def watched(machine: SearchMachine, item: tuple[Workload, Options, float]) -> QuickStep:
-        asked.append(item[1].scheme)
-        return quick_step(machine, item)
+    def watched(item: tuple[Job, float], caps: Sequence[BucketCaps] | None) -> QuickStep:
+        asked.append(item[0].options.scheme)
+        return quick_step(item, caps)
 
     monkeypatch.setattr("ddpsim.planning.search.quick_step", watched)
     space = SearchSpace(schemes=["zero2", "zero1"], tensor_parallel=[1], pipelines=[None], micro_batch_sizes=[64])
@@ -292,7 +292,7 @@ def test_of_stages_no_cap_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> Non
         return with_buckets(run, caps)
 
     monkeypatch.setattr(SimulatedRun, "with_buckets", watched)
-    quick_step(SearchMachine(machine, 2, None, None), (model.on(machine, 1, options=options), options, float("inf")))
+    quick_step((Job(model.on(machine, 1, options=options), machine, 2, options=options), float("inf")))
     # The largest stage, with the embedding, is of less than 200 MiB, the model of 475.
     assert tried[:4] == [5, 10, 40, 100]
     assert 100 < tried[4] < 200

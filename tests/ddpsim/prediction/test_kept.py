@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from ddpsim import BucketCaps, Calibration, Options, Prediction, load_topology, load_workload
+from ddpsim import BucketCaps, Calibration, InputError, Options, Prediction, load_topology, load_workload
 from ddpsim.planning.best_buckets import pipeline_plan
 from ddpsim.planning.efficiency import efficiency_of
-from ddpsim.planning.entries import entry_of, read_entry
-from ddpsim.prediction.kept import KeptPrediction, restore_prediction
+from ddpsim.prediction.kept import prediction_line, prediction_of
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.simulation.job import Job
 
@@ -30,8 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def again(found: Prediction, given: dict[str, Any]) -> Prediction:
-    kept = read_entry(KeptPrediction, entry_of(KeptPrediction.of(found), None, "here"))
-    return restore_prediction(kept, job_of(given))
+    return prediction_of(prediction_line(found), job_of(given))
 
 
 def job_of(given: dict[str, Any]) -> Job:
@@ -64,7 +62,16 @@ def test_a_prediction_is_pickled_without_its_runs(case: str) -> None:
 def test_a_plan_that_was_asked_for_is_kept() -> None:
     source, machine = load_workload("resnet50"), load_topology("dgx-1v")
     default = predict(Job(source, machine, nodes=2), band=False)
-    listed = replace(default.options, plan=pipeline_plan(default))
-    found = predict(Job(source, machine, nodes=2, options=listed), band=False)
-    assert again(found, {}) == found
-    assert again(found, {}).plan != default.plan
+    given = {"options": replace(default.options, plan=pipeline_plan(default))}
+    found = predict(job_of(given), band=False)
+    assert again(found, given) == found
+    assert again(found, given).plan != default.plan
+
+
+@pytest.mark.parametrize("changed", ["5", "[]", '{"iteration_s": 1}', "nothing"])
+def test_what_is_no_prediction_of_the_job_is_refused(changed: str) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        prediction_of(changed, job_of({}))
+    found = prediction_line(predict(job_of({}), band=False))
+    with pytest.raises((InputError, IndexError)):
+        prediction_of(found, Job(load_workload("mlp"), load_topology("loopback")))

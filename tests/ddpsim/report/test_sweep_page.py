@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from ddpsim import BucketCaps, load_topology, load_workload, sweep
-from ddpsim.planning.sweep import SweepRequest
 from ddpsim.report import render, sweep_report
 from ddpsim.report.model import Report
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES
+from ddpsim.simulation.job import Job
 from tests import pages
 from tests.browser import Page
 
@@ -25,7 +25,7 @@ def documents() -> list[dict[str, object]]:
 
 def report(documents: list[dict[str, object]], caps: list[str] | None = None) -> Report:
     labels = caps or [f"{cap}" for cap in CAPS] * 2
-    return sweep_report(documents, labels, SweepRequest(RESNET, MACHINE), backend="nccl")
+    return sweep_report(documents, labels, Job(RESNET, MACHINE), backend="nccl")
 
 
 def test_the_verdict_names_the_fastest_and_what_the_cap_moves(documents: list[dict[str, object]]) -> None:
