@@ -76,9 +76,48 @@ def sizes() -> dict[str, float]:
         "studies_lines": _sum(path.read_text().count("\n") for path in _modules("studies")),
         "documentation_words": _sum(len(path.read_text().split()) for path in pages),
         "functions_of_many_parameters": _sum(len(long_signatures(text)) for text in product),
+        **named_outside(),
         **simulation(),
         **on_the_way(),
     }
+
+
+RANKS_OF_THEIR_OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "servers": (
+        ("ddpsim/schedules/servers.py", "ddpsim/schedules/parallax.py", "ddpsim/simulation/parameter_servers.py"),
+        ("Servers", "SERVERS", "TRAINERS", "ServerPlaces", "ServerLinks", "ServerConnection", "Staleness", "staleness",
+         "servers", "hosts", "served", "trainers", "asynchronous"),
+    ),
+    "pipelines": (
+        ("ddpsim/cli/pipeline.py", "ddpsim/jobs/pipeline.py", "ddpsim/jobs/stages.py", "ddpsim/planning/pipeline.py",
+         "ddpsim/schedules/pipeline.py"),
+        ("Pipeline", "pipeline", "staged", "StagedRank", "StageBuilder", "StageLinks", "StageWork", "RankPart",
+         "parts_of", "in_stages", "plan_of_part", "join_plans", "micro_batches"),
+    ),
+    "devices": (
+        ("ddpsim/jobs/device_split.py", "ddpsim/workload/devices.py"),
+        ("devices_per_rank", "DevicePart", "DeviceTurns", "PartNodes", "PeerCopy", "SEVERAL_DEVICES", "device_numbers",
+         "buffer_devices", "part_shares", "of_device", "on_device", "peer_demand", "peer_copies", "copy_between"),
+    ),
+}  # fmt: skip
+"""Ranks and phases that a scheme brings: the files that are theirs, and the identifiers by which others name them."""
+
+
+def named_outside() -> dict[str, int]:
+    """Return in how many files, beside their own, servers, pipelines and several devices a rank are named."""
+    named = {str(path.relative_to(ROOT)): set(_identifiers(ast.parse(path.read_text()))) for path in _modules("ddpsim")}
+    return {
+        f"files_that_name_{kind}": _sum(not known.isdisjoint(names) for path, known in named.items() if path not in own)
+        for kind, (own, names) in RANKS_OF_THEIR_OWN.items()
+    }
+
+
+def _identifiers(tree: ast.Module) -> Iterator[str]:
+    """Yield what a module calls by name: variables, attributes, arguments, imports, functions and classes."""
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "arg", "name"):
+            if isinstance(name := getattr(node, field, None), str):
+                yield name
 
 
 def rooms() -> dict[str, Figures]:
