@@ -34,15 +34,6 @@ def decomposed(sizes: Sequence[int]) -> TransferSchedule:
     return builder.build()
 
 
-def decomposed_s(sizes: Sequence[int], size_bytes: float, alphas_s: Sequence[float], betas: Sequence[float]) -> float:
-    """Return the sum over levels i of 2(p_i - 1) alpha_i + 2(p_i - 1)/p_i S/(p_0 ... p_{i-1}) beta_i."""
-    total_s, left = 0.0, size_bytes
-    for size, alpha_s, beta in zip(sizes, alphas_s, betas, strict=True):
-        total_s += 2 * (size - 1) * (alpha_s + left / size * beta)
-        left /= size
-    return total_s
-
-
 def build_along_trees(
     nodes: int, per_node: int, root: int, trees: Sequence[Sequence[int | None]], pieces: int
 ) -> TransferSchedule:

@@ -21,11 +21,6 @@ def gathering_ring(ranks: int, segments: int = 1) -> TransferSchedule:
     return _half_ring(ranks, segments, lambda rank, step: rank - step, reduce=False)
 
 
-def half_ring_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> float:
-    """Return (p-1) alpha + (p-1)/p S beta: p-1 steps, in each of which every rank sends S/p bytes to the next."""
-    return (ranks - 1) * (alpha_s + size_bytes / ranks * beta)
-
-
 def chain(ranks: int, pieces: int = 1, *, reduce: bool) -> TransferSchedule:
     """Return a broadcast from rank 0 along the ring, or the sum of all along it into rank 0, in pieces that follow."""
     builder = Builder(ranks, pieces)
@@ -34,12 +29,6 @@ def chain(ranks: int, pieces: int = 1, *, reduce: bool) -> TransferSchedule:
             source = hop + 1 if reduce else hop
             builder.send(source, (source + 1) % ranks, piece, piece + 1, reduce=reduce)
     return builder.build()
-
-
-def chain_s(ranks: int, pieces: int, size_bytes: float, alpha_s: float, beta: float) -> float:
-    """Return (p-1) (alpha + c beta) + (k-1) c beta, c = S/k: k pieces, each behind the other on every hop."""
-    piece_s = size_bytes / pieces * beta
-    return (ranks - 1) * (alpha_s + piece_s) + (pieces - 1) * piece_s
 
 
 def shift(ranks: int) -> TransferSchedule:
@@ -66,11 +55,6 @@ def exchange_pairs(ranks: int, *, in_turn: bool = False) -> TransferSchedule:
             for number, (source, target) in enumerate(pairs)
         ),
     )
-
-
-def exchange_pairs_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> float:
-    """Return alpha + (p-1)/p S beta: each rank sends p-1 parts of S/p bytes by one link of its own, all at once."""
-    return alpha_s + (ranks - 1) / ranks * size_bytes * beta
 
 
 def build_ring(operation: Operation, ranks: int, pieces: int = 1) -> TransferSchedule:

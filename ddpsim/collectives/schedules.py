@@ -221,13 +221,6 @@ def halving_doubling(ranks: int) -> TransferSchedule:
     return builder.build()
 
 
-def halving_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> float:
-    """Return 2 log2(p) alpha + 2(p-1)/p S beta for p a power of two; folding adds a whole message each way."""
-    core = 1 << (ranks.bit_length() - 1)
-    time_s = 2 * (core.bit_length() - 1) * alpha_s + 2 * (core - 1) / core * size_bytes * beta
-    return time_s + (2 * (alpha_s + size_bytes * beta) if core < ranks else 0.0)
-
-
 def recursive_doubling(ranks: int) -> TransferSchedule:
     """Return log2(p) exchanges of the whole message, at twice the distance each.
 
@@ -249,12 +242,6 @@ def recursive_doubling(ranks: int) -> TransferSchedule:
     return builder.build()
 
 
-def recursive_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> float:
-    """Return log2(p) (alpha + S beta) for p a power of two; folding adds a whole message each way."""
-    exchanges = ranks.bit_length() - 1
-    return (exchanges + (2 if 1 << exchanges < ranks else 0)) * (alpha_s + size_bytes * beta)
-
-
 def parameter_server(ranks: int, hosts: Sequence[int], workers: int | None = None) -> TransferSchedule:
     """Return push and pull of the first `workers` ranks, or of all, against servers that each hold one part.
 
@@ -271,11 +258,6 @@ def parameter_server(ranks: int, hosts: Sequence[int], workers: int | None = Non
                     source, target = (worker, server) if reduce else (server, worker)
                     builder.send(source, target, part, part + 1, reduce=reduce)
     return builder.build()
-
-
-def parameter_server_s(ranks: int, servers: int, size_bytes: float, alpha_s: float, beta: float) -> float:
-    """Return 2 alpha + 2 (p-1)/s S beta of servers beside ranks: one hears from every rank but its own."""
-    return 2 * alpha_s + 2 * (ranks - 1) / servers * size_bytes * beta
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import networkx as nx
 import pytest
 
-from ddpsim.collectives.level_schedules import decomposed_s
 from ddpsim.collectives.levels import level_sizes
 from ddpsim.collectives.packing import pack_trees
 from ddpsim.errors import TopologyError
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
+from tests.ddpsim.collectives.closed_forms import decomposed_s
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.test_patterns import SWITCHED
 

@@ -21,6 +21,7 @@ from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.units import MIB
+from tests.ddpsim.collectives import closed_forms
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import shaped
 
@@ -101,10 +102,10 @@ def test_large_messages_take_the_closed_forms(ranks: int) -> None:
     size = 256 * MIB
     found = collectives(ranks)
     rate = min(found.transport.capacities.values()) * found.calibration["mpi.efficiency.network"]
-    expected = schedules.halving_doubling_s(ranks, size, 0.0, 1 / rate)
+    expected = closed_forms.halving_doubling_s(ranks, size, 0.0, 1 / rate)
     assert found.simulate_s(size) == pytest.approx(expected, rel=0.02)
     doubled = collectives(ranks, "recursive-doubling").simulate_s(size)
-    assert doubled == pytest.approx(schedules.recursive_doubling_s(ranks, size, 0.0, 1 / rate), rel=0.02)
+    assert doubled == pytest.approx(closed_forms.recursive_doubling_s(ranks, size, 0.0, 1 / rate), rel=0.02)
     ring = collectives(ranks, "ring").simulate_s(size)
     assert ring == pytest.approx(schedules.ring_s(ranks, size, 0.0, 1 / rate), rel=0.02)
 

@@ -5,6 +5,7 @@ import pytest
 
 from ddpsim.collectives import operation_schedules as made
 from ddpsim.operations import Operation
+from tests.ddpsim.collectives import closed_forms
 from tests.ddpsim.collectives.test_schedules import carried_out_late, depth
 
 RANKS = [2, 3, 5, 8]
@@ -53,9 +54,9 @@ def test_closed_forms_count_the_steps_and_bytes_of_their_schedules(ranks: int) -
     alpha, beta, size, pieces = 1.0, 1e-3, 600.0, 5
     half = made.gathering_ring(ranks)
     part = size / half.chunks
-    assert made.half_ring_s(ranks, size, alpha, beta) == pytest.approx(depth(half) * (alpha + part * beta))
+    assert closed_forms.half_ring_s(ranks, size, alpha, beta) == pytest.approx(depth(half) * (alpha + part * beta))
     # The last piece leaves the root when all others have, and then takes every hop.
     piece_s = size / pieces * beta
-    assert made.chain_s(ranks, pieces, size, alpha, beta) == pytest.approx(
+    assert closed_forms.chain_s(ranks, pieces, size, alpha, beta) == pytest.approx(
         pieces * piece_s + alpha + (depth(made.chain(ranks, pieces, reduce=False)) - 1) * (alpha + piece_s)
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import simpy
 
-from ddpsim.collectives import operation_schedules
 from ddpsim.errors import InputError, TopologyError
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
+from tests.ddpsim.collectives import closed_forms
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import shaped
 
@@ -68,7 +68,7 @@ def test_a_chain_takes_its_closed_form() -> None:
     demand, get = queued.transport.demand(Operation.REDUCE, size_bytes), queued.calibration
     channels = queued.choice(size_bytes, Operation.REDUCE).channels
     rate = demand.unshared_rate(queued.transport.capacities)
-    wanted = operation_schedules.chain_s(
+    wanted = closed_forms.chain_s(
         4, size_bytes // channels // (1 << 19), size_bytes, get["nccl.ring.hop.pcie.simple_s"], 1 / rate
     )
     assert queued.estimate_s(size_bytes, Operation.REDUCE) == pytest.approx(
@@ -153,7 +153,7 @@ def test_an_all_to_all_takes_its_closed_form_on_one_link_a_rank() -> None:
     alone = group_on(placement, "gloo", isolated=False)
     get = alone.calibration
     handshake_s = get["gloo.step_s"] + get["gloo.round_trips"] * 2 * 1e-4
-    wanted = operation_schedules.exchange_pairs_s(3, 32 * MIB, handshake_s, 1 / WIRE) + get["gloo.launch_s"]
+    wanted = closed_forms.exchange_pairs_s(3, 32 * MIB, handshake_s, 1 / WIRE) + get["gloo.launch_s"]
     assert alone.estimate_s(32 * MIB, Operation.ALL_TO_ALL) == pytest.approx(wanted, rel=2e-3)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ddpsim.collectives import level_schedules, schedules, tree_schedules
 from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.collectives.trees import double_binary_tree
+from tests.ddpsim.collectives import closed_forms
 from tests.profile import examples
 
 
@@ -115,12 +116,12 @@ def test_closed_forms_count_the_steps_and_bytes_of_their_schedules(ranks: int) -
         depth(ring) * alpha + max(ring.count_sent_chunks()) * beta
     )
     doubling = schedules.halving_doubling(ranks)
-    assert schedules.halving_doubling_s(ranks, ranks, alpha, beta) == pytest.approx(
+    assert closed_forms.halving_doubling_s(ranks, ranks, alpha, beta) == pytest.approx(
         depth(doubling) * alpha + max(doubling.count_sent_chunks()) * beta
     )
     naive = schedules.parameter_server(ranks, [0])
     received = ranks - 1
-    assert schedules.parameter_server_s(ranks, 1, 1, alpha, beta) == pytest.approx(
+    assert closed_forms.parameter_server_s(ranks, 1, 1, alpha, beta) == pytest.approx(
         depth(naive) * alpha + (received + naive.count_sent_chunks()[0]) * beta
     )
 
@@ -129,7 +130,7 @@ def test_closed_forms_count_the_steps_and_bytes_of_their_schedules(ranks: int) -
 def test_the_servers_links_carry_what_the_closed_form_says(ranks: int, servers: int) -> None:
     schedule = schedules.parameter_server(ranks, range(servers))
     pushed = sum(t.stop - t.start for t in schedule.transfers if t.target == 0 and t.reduce)
-    closed = schedules.parameter_server_s(ranks, servers, schedule.chunks, 1.0, 1e-3)
+    closed = closed_forms.parameter_server_s(ranks, servers, schedule.chunks, 1.0, 1e-3)
     assert closed == pytest.approx(depth(schedule) + 2e-3 * pushed)
 
 

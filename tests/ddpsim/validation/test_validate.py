@@ -11,7 +11,6 @@ from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.document import check_prediction
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace
-from ddpsim.validation.report import validation_row
 from ddpsim.validation.result import TURNS, ComparedRatio, ErrorTerm, Validation
 from ddpsim.validation.validate import validate
 from tests.traces import example_trace
@@ -209,12 +208,6 @@ def test_documents_that_are_no_predictions(change, place: str) -> None:  # type:
         check_prediction(document, "p.json")
     assert "p.json" in str(caught.value)
     assert "ddpsim predict --json" in str(caught.value)
-
-
-def test_a_run_is_a_row_of_a_table() -> None:
-    trace = example_trace(2)
-    found = validate(prediction_of(trace), slower(trace, 1.25))
-    assert validation_row("x", found)[:4] == ("x", "50.0", "40.0", "-20.0 %")
 
 
 def test_first_iterations_are_compared_where_both_sides_tell_them() -> None:
