@@ -68,6 +68,13 @@ MET_OTHERS = 0.03
 MET_OTHERS_APART = 0.01
 """The same where ranks do not meet: what one of them is late by moves whom it meets next. Chosen by hand, as that."""
 
+MET_OTHERS_STAGED = 1e-4
+"""The same of a pipeline, where an assumption moves the step by more than `SMALL_EFFECT`: longer messages between stages
+let others go first, and told in the order of the run its ends were up to 3.3 % of the step off."""
+
+SMALL_EFFECT = 0.005
+"""Share of a pipeline's step by which an assumption may move it and be told as any other job's is."""
+
 FAITHFUL = 2e-4
 """Share of the period by which the run's own assumptions, retimed, may miss it."""
 
@@ -85,9 +92,7 @@ def periods_s(
         extent: which iterations count.
         order: of the run's nodes until `extent.end`; None finds it.
     """
-    # Longer messages between stages let others go first: told in the order of the run, a pipeline's ends were up to
-    # 3.3 % of the step off (gpt2-small on 2 x dgx-a100, `gpipe:4,boundary=8MiB`).
-    if not assumed or not has_prices(run) or run.job.options.staged:
+    if not assumed or not has_prices(run):
         return [None] * len(assumed)
     retiming = _Retiming(run, extent, assumed, order)
     told = zip(*retiming.effects(), strict=True)
@@ -184,8 +189,8 @@ class _Retiming:
         """
         more_s, columns, done = np.zeros(self._columns), np.arange(self._columns), np.zeros(self._columns, dtype=bool)
         now = self._pass()
-        told = self._is_as_seen(now)
         found, moved = self._effects(now), np.zeros(self._columns)
+        told = self._is_as_seen(now, found)
         more_s[:] = found
         for _ in range(self._passes):
             took = self._seen.lasts.copy()
@@ -201,7 +206,7 @@ class _Retiming:
             near = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - found) <= enough)
             settled = ((np.abs(moved) <= enough) | near) & (swings <= MOST_SWINGS * self.simulated_s)
             unsettled = ~done[columns] | (columns == 0)
-            told[columns[unsettled]] = (settled & self._is_as_seen(now))[unsettled]
+            told[columns[unsettled]] = (settled & self._is_as_seen(now, found))[unsettled]
             more_s[columns[unsettled]] = np.where(np.isfinite(limit), limit, found)[unsettled]
             self._mark_unmoved(now, columns, unsettled & settled, more_s, told)
             done[columns] |= settled
@@ -218,12 +223,14 @@ class _Retiming:
         met = any(each.met for each in self._copies)
         return more_s, told & ~(changed | (met if self._messages is None else self._messages.another_way))
 
-    def _is_as_seen(self, now: Moments) -> NDArray[np.bool_]:
+    def _is_as_seen(self, now: Moments, found: Columns) -> NDArray[np.bool_]:
         """Return in which columns collectives meet others as in the run; in none where its own period is missed."""
         faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
         if self._messages is None or not faithful:
             return np.full(self._columns, faithful)
-        most = MET_OTHERS_APART if goes_apart(self._run) else MET_OTHERS
+        most = np.full(self._columns, MET_OTHERS_APART if goes_apart(self._run) else MET_OTHERS)
+        if self._run.job.options.staged:
+            most[np.abs(found) > SMALL_EFFECT * self.simulated_s] = MET_OTHERS_STAGED
         meets: NDArray[np.bool_] = self._messages.measure_changed_overlap() <= most
         return meets
 
