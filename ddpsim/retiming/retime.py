@@ -69,8 +69,8 @@ MET_OTHERS_APART = 0.01
 """The same where ranks do not meet: what one of them is late by moves whom it meets next. Chosen by hand, as that."""
 
 MET_OTHERS_STAGED = 1e-4
-"""The same of a pipeline, where an assumption moves the step by more than `SMALL_EFFECT`: longer messages between stages
-let others go first, and told in the order of the run its ends were up to 3.3 % of the step off."""
+"""The same of a pipeline, where an assumption moves the step by more than `SMALL_EFFECT`: longer messages between
+stages let others go first, and told in the order of the run its ends were up to 3.3 % of the step off."""
 
 SMALL_EFFECT = 0.005
 """Share of a pipeline's step by which an assumption may move it and be told as any other job's is."""
