@@ -164,8 +164,11 @@ _one_workload = _of_kind((Workload,), "workload", _MODEL, load_workload)
 def _workload(name: str, value: Any, wanted: str) -> Any:
     if "Sequence[Job]" in wanted and isinstance(value, Iterable) and not _is_name(value):
         jobs = tuple(value)
-        if all(isinstance(each, Job) for each in jobs):
-            return jobs
+        for each in jobs:
+            if not isinstance(each, Job):
+                remedy = "give jobs alone, e.g. `Job('resnet50', 'dgx-1v', nodes=2)`"
+                raise InputError(f"{_format_value(each)} is no job", place=name, remedy=remedy)
+        return jobs
     return _one_workload(name, value, wanted)
 
 
@@ -213,16 +216,33 @@ _SHOWN = {
 """By the type that a function is written for, what `help` shows: all that may be given. A `str` is a name or a path."""
 
 
+_OF_JOB = {
+    "workload": "Workload | str | Model",
+    "topology": "Topology",
+    "nodes": "int | None",
+    "gpus_per_node": "int | None",
+    "options": "Options | None",
+    "calibration": "Calibration | None",
+}
+"""What a job has, and what is taken for it from Python."""
+
+
 def _on_own_gpus(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Yield jobs with their machines loaded, and each workload put on the machine's own GPU."""
-    load, models = functools.cache(load_topology), dict[tuple[object, bool], Model]()
-    for job in jobs:
-        asked: Any = os.fspath(job.workload) if isinstance(job.workload, os.PathLike) else job.workload
-        topology: Any = load(os.fspath(job.topology)) if isinstance(job.topology, str | os.PathLike) else job.topology
-        which = asked if isinstance(asked, str) else id(asked), job.options.keep_pace
+    """Yield jobs with what names stand for loaded once, and each workload put on the machine's own GPU."""
+
+    def take(name: str, value: Any) -> Any:
+        return _TAKEN[name](name, value, _OF_JOB[name])
+
+    load, models = functools.cache(take), dict[tuple[object, bool], Model]()
+    for asked in jobs:
+        given = {name: getattr(asked, name) for name in _OF_JOB}
+        taken = {name: (load if _is_name(value) else take)(name, value) for name, value in given.items()}
+        job = replace(asked, **taken | {"options": taken["options"] or Options()})
+        workload: Any = job.workload
+        which = workload if isinstance(workload, str) else id(workload), job.options.keep_pace
         if which not in models:
-            models[which] = Model.of(asked, job.options)
-        yield replace(job, workload=models[which].on(topology, options=job.options), topology=topology)
+            models[which] = Model.of(workload, job.options)
+        yield replace(job, workload=models[which].on(job.topology, options=job.options))
 
 
 @overload
@@ -298,6 +318,6 @@ def predict(
     if not isinstance(workload, Job):
         if topology is None:
             raise InputError("no machine is given", place="topology", remedy=_MACHINE)
-        workload = Job(workload, topology, nodes, gpus_per_node, options or Options(), calibration)  # type: ignore[arg-type]
+        workload = Job(workload, topology, nodes, gpus_per_node, options, calibration)  # type: ignore[arg-type]
     [job] = _on_own_gpus([workload])
     return simulated.predict(job, band=band, progress=progress)

@@ -75,8 +75,8 @@ def test_names_are_taken_and_what_is_of_one_job_is_refused() -> None:
         predict(JOBS, nodes=2)  # type: ignore[call-overload]
     with pytest.raises(InputError, match="one prediction has no `executor`"):
         predict("mlp", MACHINE, cache="kept")  # type: ignore[call-overload]
-    with pytest.raises(InputError, match="a `list` is no workload"):
-        predict(["mlp"])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="'mlp' is no job"):
+        predict([JOBS[0], "mlp"])  # type: ignore[list-item]
 
 
 def test_an_interrupted_comparison_computes_what_was_missing_and_a_plan_after_it_only_caps(

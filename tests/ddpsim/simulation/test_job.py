@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ddpsim import BucketCaps, Calibration, InputError, Job, Options, load_topology, load_workload, predict
@@ -36,8 +38,29 @@ def test_more_of_a_job_beside_it_is_refused(given: dict[str, Any]) -> None:
         predict(Job(WORKLOAD, MACHINE), **given)
 
 
-def test_what_is_no_machine_is_refused_in_a_job_too() -> None:
-    with pytest.raises(InputError, match="topology: None is no machine"):
-        predict(Job("resnet50", None))  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"workload": 5}, "workload: 5 is no workload"),
+        ({"topology": None}, "topology: None is no machine"),
+        ({"nodes": "2"}, "nodes: '2' is not a count"),
+        ({"nodes": True}, "nodes: True is not a count"),
+        ({"options": {}}, "options: a `dict` is no `Options`"),
+        ({"calibration": "nowhere.json"}, "nowhere.json: cannot be read"),
+    ],
+)
+def test_what_can_be_no_part_of_a_job_is_refused_in_one_too(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        predict(replace(Job(WORKLOAD, MACHINE), **changed))
+    with pytest.raises(InputError, match=re.escape(said)):
+        predict(**{"workload": WORKLOAD, "topology": MACHINE} | changed)
+
+
+def test_what_a_job_has_is_taken_as_it_is_beside_one() -> None:
+    given: dict[str, Any] = {"workload": "resnet50", "topology": "dgx-1v", "nodes": np.int64(2), "options": None}
+    assert predict(Job(**given), band=False) == predict(Job(WORKLOAD, MACHINE, 2), band=False)
+
+
+def test_one_prediction_has_a_machine() -> None:
     with pytest.raises(InputError, match="topology: no machine is given"):
         predict("resnet50")
