@@ -235,7 +235,7 @@ class Rows(Iterator[tuple[int, Row]], Generic[Item, Row]):
         self._function, self._items, self._crew, self._name = function, items, crew, name
         self._journal, self._progress = journal, progress
         self._known: MutableMapping[str, Any] = {} if journal is None else journal.entries
-        self._key_of, self._done = Keys("job").of, 0
+        self._key_of, self._done = Keys().of, 0
         self._work: Callable[[tuple[Item, Sequence[str]]], list[str]] = _Work(function, name)
         if crew is None:
             self._work = partial(self._work, progress=lambda *_: self._show())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
@@ -42,27 +42,19 @@ class Job:
 
     def key(self) -> str:
         """Return what it is kept under: equal for equal jobs of the same version, here and elsewhere."""
-        return Keys("job").of(self)
+        return Keys().of(self)
 
 
 class Keys:
-    """Keys of one kind of answers, equal for the same question to the same version, here and elsewhere.
+    """Makes keys, equal for the same question to the same version, here and elsewhere."""
 
-    Args:
-        kind: of the answers: those of `sweep`, `plan` and `compare` are other documents.
-        common: what all points have in common, as `of` takes it.
-    """
-
-    def __init__(self, kind: str, *common: object) -> None:
+    def __init__(self) -> None:
         # Thousands of points share a few objects: each is told once, and stays here, so that no other has its id.
         self._seen: dict[int, tuple[object, str]] = {}
-        self._start = hashlib.sha256(f"{kind} {__version__} {self._join_parts(common)}".encode())
 
     def of(self, *parts: object) -> str:
         """Return the key of a point: of jobs, workloads, machines, options, calibrations, and values that JSON has."""
-        digest = self._start.copy()
-        digest.update(self._join_parts(parts).encode())
-        return digest.hexdigest()[:24]
+        return hashlib.sha256(f"{__version__} {self._join_parts(parts)}".encode()).hexdigest()[:24]
 
     def _join_parts(self, parts: tuple[object, ...]) -> str:
         return " ".join(map(self._format_part, parts))
@@ -71,11 +63,25 @@ class Keys:
         if part is None or isinstance(part, int | float):
             return repr(part)
         if isinstance(part, Job):
-            return self._join_parts(tuple(getattr(part, each.name) for each in fields(Job)))
+            own: dict[str, Any] = {
+                name: getattr(part.topology, name, None) for name in _COUNTS if getattr(part, name) is None
+            }
+            counted = replace(part, **own)
+            return self._join_parts(tuple(getattr(counted, each.name) for each in fields(Job)))
         if id(part) not in self._seen:
-            said = json.dumps(_contents(part), default=str)
+            # A cap of 25 is a cap of 25.0.
+            said = json.dumps(json.loads(json.dumps(_contents(part), default=str), parse_float=_whole))
             self._seen[id(part)] = part, hashlib.sha256(said.encode()).hexdigest()
         return self._seen[id(part)][1]
+
+
+_COUNTS = ("nodes", "gpus_per_node")
+"""What a job has of its machine where it says nothing else."""
+
+
+def _whole(number: str) -> float:
+    value = float(number)
+    return int(value) if value.is_integer() else value
 
 
 def _contents(part: Any) -> object:

@@ -181,7 +181,7 @@ def test_an_error_is_raised_in_its_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["[1]", '"a"', '{"square": "x"}', "{", '{"square": 1'])
 def test_an_answer_with_a_right_sum_and_wrong_contents_is_computed_anew(tmp_path: Path, line: str) -> None:
     path = tmp_path / "kept"
-    point = f"{code_digest()}{Keys('job').of(3, 'square')}"
+    point = f"{code_digest()}{Keys().of(3, 'square')}"
     path.write_bytes(b'{"point": "%s", "crc32": %d, ' % (point.encode(), zlib.crc32(line.encode())))
     path.write_bytes(path.read_bytes() + f'"answer": {line}}}\n'.encode())
     computed = list[int]()

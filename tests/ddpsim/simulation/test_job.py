@@ -27,6 +27,20 @@ def test_equal_jobs_have_equal_keys_wherever_they_are_made() -> None:
     assert Job(load_workload("resnet50"), load_topology("dgx-1v")).key() == Job(WORKLOAD, MACHINE).key()
 
 
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        ({"options": Options(caps=BucketCaps(5))}, {"options": Options(caps=BucketCaps(np.float64(5.0)))}),
+        ({"options": Options(stragglers={0: 2})}, {"options": Options(stragglers={0: 2.0})}),
+        ({}, {"nodes": MACHINE.nodes}),
+        ({"nodes": 2}, {"nodes": 2, "gpus_per_node": MACHINE.gpus_per_node}),
+    ],
+)
+def test_one_job_said_in_two_ways_has_one_key(given: dict[str, Any], same: dict[str, Any]) -> None:
+    job = Job(WORKLOAD, MACHINE)
+    assert replace(job, **given).key() == replace(job, **same).key()
+
+
 def test_a_changed_job_has_another_key() -> None:
     jobs = [Job(WORKLOAD, MACHINE), *(replace(Job(WORKLOAD, MACHINE), **change) for change in CHANGES)]
     assert len({job.key() for job in jobs}) == len(jobs)
