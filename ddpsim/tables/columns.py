@@ -36,10 +36,11 @@ def parse_columns(text: str | None, place: str = "columns") -> tuple[str, ...]:
     if text is None:
         return ()
     names = tuple(name.strip() for name in text.split(","))
-    known = {name for each in COLUMNS for name in (each, *_list_ends(each))}
+    figures = (each for each, declared in COLUMNS.items() if not (declared.words or declared.place))
+    known = [*COLUMNS, *(end for each in figures for end in _list_ends(each))]
     for name in names:
         if name not in known:
-            near = "".join(f"; did you mean {each}?" for each in get_close_matches(name, COLUMNS, n=1))
+            near = "".join(f"; did you mean {each}?" for each in get_close_matches(name, known, n=1))
             there = wrap(f"there are {', '.join(COLUMNS)}", WIDEST, break_long_words=False)
             raise UnknownNameError(join_problems([f"unknown column {name!r}{near}", *there]), place=place)
     if len(set(names)) < len(names):
@@ -92,8 +93,12 @@ def text_of(command: str, records: Sequence[Record], asked: Sequence[str] = ()) 
 
 
 def csv_of(command: str, records: Sequence[Record], asked: Sequence[str] = ()) -> str:
-    """Return the same as CSV: names, and values in the units of their names; words where a column has no such key."""
-    names = asked or list_shown(command, records)
+    """Return the same as CSV: names, and values in the units of their names; words where a column has no such key.
+
+    Costs, which stand below in text, are more columns.
+    """
+    shown = [each for each in (command, f"{command}: costs") if each in SHOWN]
+    names = asked or tuple(dict.fromkeys(name for each in shown for name in list_shown(each, records)))
     lines = StringIO()
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(names)

@@ -121,6 +121,10 @@ def _memory(record: Record) -> str:
     return f"{size}/{memory['capacity_bytes'] / GIB:.1f}".removesuffix(".0") + mark
 
 
+def _pareto(record: Record) -> str | None:
+    return None if record.get("cost_per_hour") is None else "*" if record.get("pareto") else ""
+
+
 def _pays_below(record: Record) -> str | None:
     band = _band(record, "rate_Bps", "rate_low_Bps", "rate_high_Bps")
     if band is None:
@@ -229,13 +233,12 @@ _DECLARED = (
     DeclaredColumn("cost_currency", "The currency of its price.", "currency", words=True),
     DeclaredColumn("cost_date", "The date of its price.", "price of", words=True),
     DeclaredColumn("pareto", "Marks what nothing beats in both cost and speed.", heading="front", words=True,
-                   read=lambda record: "*" if record.get("pareto") else ""),
+                   read=_pareto),
     DeclaredColumn("ratio", "Plain bytes on a link over those of the scheme.", heading="fewer bytes",
                    read=_formatted("ratio", "{:.1f}".format)),
     DeclaredColumn("plain_s", "A step without the scheme."),
     DeclaredColumn("pays_below", "The rate of each NIC below which the scheme is faster, with its 80 % band.",
-                   read=_pays_below,
-                       heading="pays below Gb/s", words=True),
+                   read=_pays_below, heading="pays below Gb/s", words=True),
     DeclaredColumn("why", "Why there is no such rate, in words.", words=True),
     DeclaredColumn("measured", "Whether what encoding costs was measured; else it is a prior."),
 )  # fmt: skip

@@ -50,6 +50,17 @@ def test_what_is_asked_for_is_the_table_and_json_stays_whole(name: str, ddpsim: 
     assert {line["cost_per_hour"] for line in lines} == {"40.0" if name == "compare" else ""}
 
 
+@pytest.mark.parametrize(
+    ("price", "costs"), [((), set()), (("--price", "dgx-1v=20USD/h"), {"cost_per_hour", "pareto"})]
+)
+def test_csv_of_a_comparison_has_costs_where_there_are_prices(
+    price: tuple[str, ...], costs: set[str], ddpsim: Callable
+) -> None:
+    [line] = csv.DictReader(ddpsim("compare", *HERE, *price, "--csv").out.splitlines())
+    assert {"machine", "step_s"} < set(line)
+    assert set(line) & {"cost_per_hour", "pareto"} == costs
+
+
 def test_all_columns_at_once_are_tables_below_each_other(ddpsim: Callable) -> None:
     told = ddpsim(*COMMANDS["compare"], "--columns", ",".join(COLUMNS))
     tables = [line for line in told.out.splitlines() if line.startswith("machine")]
@@ -61,6 +72,8 @@ def test_all_columns_at_once_are_tables_below_each_other(ddpsim: Callable) -> No
     ("asked", "said"),
     [
         (("--columns", "stepp_s"), "unknown column 'stepp_s'; did you mean step_s?\n  there are machine, "),
+        (("--columns", "step_lo_s"), "unknown column 'step_lo_s'; did you mean step_low_s?"),
+        (("--columns", "machine_low"), "unknown column 'machine_low'; did you mean machine?"),
         (("--columns", ""), "unknown column ''"),
         (("--columns", "nodes,nodes"), "names a column twice"),
         (("--csv", "--json"), "--csv and --json are both given"),
@@ -85,4 +98,5 @@ def test_a_column_is_added_by_its_declaration(
     hours = f"{ddpsim(*COMMANDS['compare'], '--json').document['rows'][0]['step_s'] / 3.6:.4f}"
     assert row == {"machine": "dgx-1v", "hours": hours}
     assert ["dgx-1v", hours] in [line.split() for line in told.out.splitlines()]
-    assert ddpsim(*COMMANDS["compare"], "--csv").out == f"machine,hours\ndgx-1v,{hours}\n"
+    (line,) = csv.DictReader(ddpsim(*COMMANDS["compare"], "--csv").out.splitlines())
+    assert (line["machine"], line["hours"]) == ("dgx-1v", hours)
