@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from ddpsim.cli.output import note
@@ -41,6 +42,19 @@ def check_destination(path: str | Path | None, *, as_json: bool = False, option:
     folder = Path(os.path.realpath(path)).parent
     if find_existing_folder(folder) != folder:
         note(f"note: {folder} is no folder yet, and is made")
+
+
+def check_apart(path: str, option: str, others: Mapping[str, str | None]) -> None:
+    """Refuse two documents in one file, or on standard output.
+
+    Args:
+        path: of `option`.
+        others: where else a command writes, by the option.
+    """
+    for other, there in others.items():
+        if there is not None and os.path.realpath(path) == os.path.realpath(there):
+            where = "print on standard output" if path == STANDARD_OUTPUT else f"write {path}"
+            raise InputError(f"{other} and {option} both {where}", place=option, remedy="name two files")
 
 
 def _keep_others(path: Path, option: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from ddpsim.cli.destination import STANDARD_OUTPUT, deliver
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_apart, deliver
 from ddpsim.cli.output import note, note_once
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
@@ -109,7 +109,7 @@ class ResumableCommand:
         if self.journal is None or (self.journal.is_new and not self.journal.entries):
             return
         if known or len(self._stages) == 1:
-            others = "" if known else ": what it holds is of another question, or another version"
+            others = "" if known else ": what it holds is of other questions, parts of these, or another version"
             note(f"note: {known} of {total} {what} are in {self.journal.path} already{others}")
 
 
@@ -121,10 +121,12 @@ def make_resumable(
 
     Raises:
         typer.Exit: stopped by a signal.
-        InputError: as `Workers.crew`, and as the block.
+        InputError: a cache that would be written over; as `Workers.crew`, and as the block.
     """
     from ddpsim.workers.journal import open_journal
 
+    if by.cache is not None:
+        check_apart(by.cache, "--cache", {"-o": out, "--report": report})
     beside = next((each for each in (out, report) if each is not None and each != STANDARD_OUTPUT), None)
     try:
         with stop_on_signals():

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_apart, check_destination, deliver
 from ddpsim.cli.output import Output, note
-from ddpsim.errors import InputError
 from ddpsim.options.option import Section
 
 if TYPE_CHECKING:
@@ -43,10 +41,7 @@ def check_report(path: str | None, output: Output, others: Mapping[str, str | No
     """
     if path is None:
         return
-    for option, other in others.items():
-        if other is not None and os.path.realpath(path) == os.path.realpath(other):
-            where = "print on standard output" if path == STANDARD_OUTPUT else f"write {path}"
-            raise InputError(f"{option} and {OPTION} both {where}", place=OPTION, remedy="name two files")
+    check_apart(path, OPTION, others)
     check_destination(path, as_json=output.as_json, option=OPTION)
 
 

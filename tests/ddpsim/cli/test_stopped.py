@@ -117,6 +117,16 @@ def test_without_o_what_is_done_lies_beside_the_report(tiny: Path, tmp_path: Pat
     assert computed(ran(words)) == 2
 
 
+@pytest.mark.parametrize("option", ["-o", "--report"])
+def test_a_cache_is_not_written_over(tiny: Path, tmp_path: Path, option: str, ddpsim: Callable[..., Any]) -> None:
+    kept, link = tmp_path / "kept", tmp_path / "link"
+    link.symlink_to(kept)
+    told = ddpsim(*COMMANDS["compare"], "--workload", tiny, "--workers", 1, "--cache", kept, option, link)
+    assert (told.code, told.out) == (2, "")
+    assert f"--cache: {option} and --cache both write {kept}; name two files" in told.err
+    assert not kept.exists()
+
+
 @pytest.mark.parametrize("command", ["plan", "compare"])
 def test_what_other_options_or_another_version_made_is_not_taken(
     tiny: Path, tmp_path: Path, command: str, ddpsim: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
@@ -127,7 +137,8 @@ def test_what_other_options_or_another_version_made_is_not_taken(
     partial = Path(f"{out}.partial")
     kept = partial.read_bytes()
     other = ddpsim(*words, "--optimizer", "adamw", "--json")
-    assert other.err.count(f"are in {partial} already: what it holds is of another question, or another version") == 1
+    others = "what it holds is of other questions, parts of these, or another version"
+    assert other.err.count(f"are in {partial} already: {others}") == 1
     assert "note: 0 of 4 " in other.err
 
     partial.write_bytes(kept)
