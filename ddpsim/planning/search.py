@@ -31,7 +31,7 @@ from ddpsim.planning.candidates import (
 )
 from ddpsim.planning.quick_step import QuickStep, quick_step
 from ddpsim.planning.search_report import SearchReport, SearchRow
-from ddpsim.prediction.answers import Answers, Compute, computing, name_job, show_nothing
+from ddpsim.prediction.answers import Answers, Compute, computing, name_job
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import take_names
@@ -217,7 +217,7 @@ class SearchQuestion:
         """
         ruled_out = RuledOutCounts()
         runs = candidates_of(self.model, self.topology, self.placement, self.options, self.space, ruled_out)
-        ranking = _Ranking(runs, ruled_out, progress or show_nothing)
+        ranking = _Ranking(runs, ruled_out, progress or (lambda *_: None))
         known = dict[SearchCandidate, QuickStep]()
         while wave := ranking.next_wave():
             under_way = len(wave)

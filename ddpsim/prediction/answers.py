@@ -361,7 +361,3 @@ def computing(
 def name_job(job: Job) -> str:
     """Return where a job runs, in words."""
     return job.topology.name if job.nodes is None else f"{job.topology.name}, {format_count(job.nodes, 'node')}"
-
-
-def show_nothing(done: int, total: int) -> None:
-    """Show nothing."""

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
@@ -216,14 +216,7 @@ _SHOWN = {
 """By the type that a function is written for, what `help` shows: all that may be given. A `str` is a name or a path."""
 
 
-_OF_JOB = {
-    "workload": "Workload | str | Model",
-    "topology": "Topology",
-    "nodes": "int | None",
-    "gpus_per_node": "int | None",
-    "options": "Options | None",
-    "calibration": "Calibration | None",
-}
+_OF_JOB = {each.name: str(each.type) for each in fields(Job)} | {"workload": "Workload | str | Model"}
 """What a job has, and what is taken for it from Python."""
 
 

@@ -63,9 +63,7 @@ class Keys:
         if part is None or isinstance(part, int | float):
             return repr(part)
         if isinstance(part, Job):
-            own: dict[str, Any] = {
-                name: getattr(part.topology, name, None) for name in _COUNTS if getattr(part, name) is None
-            }
+            own: dict[str, Any] = {n: getattr(part.topology, n, None) for n in _COUNTS if getattr(part, n) is None}
             counted = replace(part, **own)
             return self._join_parts(tuple(getattr(counted, each.name) for each in fields(Job)))
         if id(part) not in self._seen:

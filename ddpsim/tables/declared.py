@@ -121,10 +121,6 @@ def _memory(record: Record) -> str:
     return f"{size}/{memory['capacity_bytes'] / GIB:.1f}".removesuffix(".0") + mark
 
 
-def _pareto(record: Record) -> str | None:
-    return None if record.get("cost_per_hour") is None else "*" if record.get("pareto") else ""
-
-
 def _pays_below(record: Record) -> str | None:
     band = _band(record, "rate_Bps", "rate_low_Bps", "rate_high_Bps")
     if band is None:
@@ -233,7 +229,7 @@ _DECLARED = (
     DeclaredColumn("cost_currency", "The currency of its price.", "currency", words=True),
     DeclaredColumn("cost_date", "The date of its price.", "price of", words=True),
     DeclaredColumn("pareto", "Marks what nothing beats in both cost and speed.", heading="front", words=True,
-                   read=_pareto),
+                   read=lambda row: None if row.get("cost_per_hour") is None else "*" if row.get("pareto") else ""),
     DeclaredColumn("ratio", "Plain bytes on a link over those of the scheme.", heading="fewer bytes",
                    read=_formatted("ratio", "{:.1f}".format)),
     DeclaredColumn("plain_s", "A step without the scheme."),

@@ -45,8 +45,17 @@ class WorkerPool(Protocol):
 
 
 def crew_of(executor: Executor | WorkerPool | None) -> WorkerPool | None:
-    """Return the crew that an argument `executor` stands for: somebody's own executor, or a crew as it is."""
-    return BorrowedPool(executor) if isinstance(executor, Executor) else executor
+    """Return the crew that an argument `executor` stands for: somebody's own executor, or a crew as it is.
+
+    Raises:
+        InputError: neither of them.
+    """
+    if isinstance(executor, Executor):
+        return BorrowedPool(executor)
+    if executor is not None and not hasattr(executor, "renew"):
+        remedy = "give a `concurrent.futures.Executor`; a Dask client has one, `client.get_executor()`"
+        raise InputError(f"a `{type(executor).__name__}` is no executor", place="executor", remedy=remedy)
+    return executor
 
 
 class BorrowedPool:

@@ -417,7 +417,7 @@ ANSWERS = ("first", "second")
 
 def journal() -> bytes:
     """Return a journal of two answers."""
-    lines, key_of = [], Keys("job").of
+    lines, key_of = [], Keys().of
     for each in ANSWERS:
         body = b'{"iteration_s": 0.5, "nodes": 2}'
         point = f"{code_digest()}{key_of(each)}".encode()

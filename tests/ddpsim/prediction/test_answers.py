@@ -75,6 +75,8 @@ def test_names_are_taken_and_what_is_of_one_job_is_refused() -> None:
         predict(JOBS, nodes=2)  # type: ignore[call-overload]
     with pytest.raises(InputError, match="one prediction has no `executor`"):
         predict("mlp", MACHINE, cache="kept")  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="executor: a `int` is no executor"):
+        predict(JOBS[:1], executor=2)  # type: ignore[call-overload]
     with pytest.raises(InputError, match="'mlp' is no job"):
         predict([JOBS[0], "mlp"])  # type: ignore[list-item]
 
