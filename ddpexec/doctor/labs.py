@@ -18,7 +18,7 @@ def findings() -> Iterator[Finding]:
     if missing:
         yield Finding("lab", NO, f"it lacks {'; '.join(missing)}", lab)
     else:
-        yield Finding("lab", YES, "networks of a given shape can be made of namespaces", lab)
+        yield Finding("lab", YES, "emulated networks can be made of network namespaces", lab)
         yield _delays()
     yield _priority()
 

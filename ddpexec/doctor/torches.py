@@ -60,7 +60,7 @@ def _peers() -> Finding:
     proof = "nvidia-smi topo -p2p r"
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < 2:
-        return Finding("peer to peer", NO, f"{count} GPU{'' if count == 1 else 's'} here; it is between two", proof)
+        return Finding("peer to peer", NO, f"{count} GPU{'' if count == 1 else 's'} here; it takes two", proof)
     pairs = [(one, other) for one in range(count) for other in range(count) if one != other]
     without = [pair for pair in pairs if not torch.cuda.can_device_access_peer(*pair)]
     found = f"{len(pairs) - len(without)} of {len(pairs)} pairs of GPUs"
@@ -79,7 +79,7 @@ def _gloo() -> Finding:
     except (RuntimeError, TimeoutError) as error:
         remedy = f"set {_INTERFACE} to an interface of `ip -br addr`, or let the host's name resolve"
         return Finding("gloo", NO, " ".join(str(error).split())[:200], proof, remedy)
-    return Finding("gloo", YES, "a group of one rank reduces", proof)
+    return Finding("gloo", YES, "an allreduce in a group of one rank works", proof)
 
 
 def _sum_alone() -> None:
@@ -108,7 +108,7 @@ def _interface() -> Finding:
     found = f"{name or 'unknown'}, by the address {address} of the host's name"
     remedy = ""
     if address.startswith("127."):
-        remedy = f"other nodes cannot reach that: for runs over several, set {_INTERFACE} on every one"
+        remedy = f"other nodes cannot reach that address: for runs over several nodes, set {_INTERFACE} on each"
     return Finding("gloo's interface", YES, found, proof, remedy)
 
 

@@ -401,7 +401,7 @@ def _notes(samples: Sequence[Sample], found: Fit) -> tuple[str, ...]:
         fixed = ", ".join(name for name in found.values if name not in found.undetermined) or "nothing"
         notes.append(f"{places[0]}: one row fixes {fixed} alone, and is no evidence of how well the constants predict")
     if found.undetermined:
-        notes.append(f"the rows do not determine {list_few(found.undetermined, _MOST_NAMES)}: the priors stay")
+        notes.append(f"the rows do not determine {list_few(found.undetermined, _MOST_NAMES)}: the defaults stay")
     if found.unused:
-        notes.append(f"no row depends on {list_few(found.unused, _MOST_NAMES)}: the priors stay")
+        notes.append(f"no row depends on {list_few(found.unused, _MOST_NAMES)}: the defaults stay")
     return tuple(notes)

@@ -20,6 +20,6 @@ def step_line(job: JobOptions, iteration_s: float) -> list[str]:
 
     if job.accumulate == 1:
         return []
-    reducing = "each reduces gradients" if job.sync == "every" else "the last alone reduces gradients"
+    reducing = "each reduces gradients" if job.sync == "every" else "only the last reduces gradients"
     step, micro_batch = format_time(job.accumulate * iteration_s), format_time(iteration_s)
-    return [f"step       {step} of {job.accumulate} micro-batches, {micro_batch} each in the mean; {reducing}"]
+    return [f"step       {step} of {job.accumulate} micro-batches, {micro_batch} each on average; {reducing}"]

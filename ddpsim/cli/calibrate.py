@@ -144,7 +144,7 @@ def _text(report: CalibrationReport, *, details: bool) -> str:
         ResultTable.of(_constants(report), shown).text(),
     ]
     if left := len(every) - len(shown):
-        lines.append(f"{format_count(left, 'constant')} kept as documented; -v lists them")
+        lines.append(f"{format_count(left, 'constant')} keep their documented default; -v lists them")
     return "\n".join(lines)
 
 
@@ -154,7 +154,7 @@ def _summary(report: CalibrationReport) -> str:
     )
     if report.held_out_error is None:
         return said
-    return f"{said}, {percent(report.held_out_error)} on {report.held_out} left out"
+    return f"{said}, {percent(report.held_out_error)} on {report.held_out} held out of the fit"
 
 
 def _rows(report: CalibrationReport, *, details: bool) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ddpsim.tables import text_of
+from ddpsim.tables import break_line, text_of
 from ddpsim.tables.cells import format_band, format_rate, format_short
 from ddpsim.units import format_count, format_time
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ddpsim.planning.goal import RateGoal
 
 _WHAT = {
-    "hidden": "communication hidden",
+    "hidden": "communication is hidden",
     "link": "faster NICs gain < 1 %",
     "buckets": "buckets",
 }
@@ -51,7 +51,7 @@ def _part(found: Comparison, model: str, efficiency: float, asked: Sequence[str]
         if advice.row.model == model and (lines := list(_format_advice(advice, efficiency))):
             yield ""
             yield _format_advised_row(advice.row)
-            yield from (f"    {line}" for line in lines)
+            yield from (break_line(f"    {line}", "      ") for line in lines)
 
 
 def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
@@ -65,7 +65,7 @@ def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
         parts.append(f"batch {batches.pop()} a GPU")
     if all(row.prediction.workload.estimated for row in rows):
         kept = dict.fromkeys(row.prediction.workload.device_label for row in rows if row.prediction.other_devices)
-        parts.append(f"pace of {', '.join(kept)} estimated" if kept else "each GPU's pace estimated")
+        parts.append(f"compute times estimated for {', '.join(kept) or 'each GPU'}")
     return ", ".join(parts)
 
 
@@ -85,7 +85,7 @@ def _verdict(found: Comparison, model: str, rows: Sequence[ComparisonRow]) -> It
         yield from _format_ranking(found, best, [row for row in ranked if row.fits is not False] or ranked)
     yield from describe_borrowed(row.prediction for row in rows)
     if unfit := [row for row in rows if row.fits is False]:
-        yield f"does NOT fit its GPUs: {', '.join(dict.fromkeys(map(_format_where, unfit)))}"
+        yield f"does NOT fit in GPU memory: {', '.join(dict.fromkeys(map(_format_where, unfit)))}"
     for why, kept in list_unranked(row.prediction for row in rows):
         places = (_format_where(row) for row in rows if any(row.prediction is each for each in kept))
         yield f"not ranked: {', '.join(dict.fromkeys(places))}: {why}"
@@ -104,9 +104,9 @@ def _format_ranking(found: Comparison, best: ComparisonRow, fitting: Sequence[Co
         yield f"{what}: {_format_where(best)}, {format_band(cost)} {best.price.currency} a million samples"
         yield from _goal_lines(best, found.goal)
         yield from near
-        yield "front of cost over time (*): what nothing beats in both"
+        yield "Pareto front (*): no other row is both cheaper and faster"
         if unpriced := dict.fromkeys(row.machine for row in fitting if row.price is None):
-            yield f"without a price, so not in question: {', '.join(unpriced)}"
+            yield f"no price is given, so not compared by cost: {', '.join(unpriced)}"
     elif found.goal is not None:
         yield from near
         yield f"meets {found.goal.describe()}: {_format_where(best)}"
@@ -118,7 +118,7 @@ def _format_ranking(found: Comparison, best: ComparisonRow, fitting: Sequence[Co
 def _goal_lines(best: ComparisonRow, goal: RateGoal | None) -> Iterator[str]:
     """Yield what the best row comes to in the terms of the goal, and whether its whole band meets it."""
     if goal is not None:
-        sure = "its whole band meets it" if goal.is_met_by(best.samples_per_s[1]) else "the slow end misses it"
+        sure = "its whole band meets it" if goal.is_met_by(best.samples_per_s[1]) else "its band's slow end misses it"
         yield f"    {goal.describe_reached(best.samples_per_s)}; {sure}"
 
 
@@ -141,28 +141,28 @@ def _format_advice(advice: Advice, efficiency: float) -> Iterator[str]:
     if advice.apart is not None:
         cost = advice.apart
         shares = _shares(cost.cost)
-        kept = "keep them in one machine" if cost.cost[0] > 0 else "one machine gains nothing"
+        kept = "keep them on one node" if cost.cost[0] > 0 else "one node gains nothing"
         one_s, two_s = (cost.micro_batches * each_s for each_s in (cost.together_s, cost.apart_s))
         times = f"{format_time(one_s)} a step on one node, {format_time(two_s)} on two"
-        yield f"{cost.ranks} ranks take {times}: {kept}, {shares} less"
+        yield f"{cost.ranks} ranks take {times}: {kept}, step {shares} shorter"
     for each in advice.accumulating:
-        saved = f"saves {_shares(each.saving)} of each micro-batch on {_nodes(advice.row)}"
-        yield f"no_sync, reducing every {each.every} micro-batches, which make a step, {saved}"
+        saved = f"saves {_shares(each.saving)} of each one's time on {_nodes(advice.row)}"
+        yield f"accumulating gradients (no_sync) over {each.every} micro-batches a step {saved}"
 
 
 def _break_even(found: BreakEven, efficiency: float) -> str:
     if found.what == "efficiency":
-        what = f"efficiency of {efficiency:.0%} or more".replace("%", " %")
+        what = f"scaling efficiency of {efficiency:.0%} or more".replace("%", " %")
         expected = found.why if found.value is None else f"expected up to {format_count(round(found.value), 'node')}"
-        sure = "surely on no number" if found.low is None else f"surely up to {found.low:.0f}"
-        not_sure = "never ruled out" if found.high is None else f"surely not beyond {found.high:.0f}"
+        sure = "certain on no number" if found.low is None else f"certain up to {found.low:.0f}"
+        not_sure = "ruled out on none" if found.high is None else f"ruled out beyond {found.high:.0f}"
         return f"{what}: {expected}; {sure}, {not_sure}"
     what = f"{_WHAT[found.what]} on {_nodes(found.row)}"
     if found.advised is not None:
         return f"{what}: {_plan_at_own_rate(found)}; {_where_buckets_matter(found)}"
     expected = found.why if found.value is None else f"expected from {format_rate(found.value)} a NIC on"
-    sure = "surely at no rate" if found.high is None else f"surely from {format_rate(found.high)}"
-    not_sure = "never ruled out" if found.low is None else f"surely not below {format_rate(found.low)}"
+    sure = "certain at no rate" if found.high is None else f"certain from {format_rate(found.high)} on"
+    not_sure = "ruled out at none" if found.low is None else f"ruled out below {format_rate(found.low)}"
     return f"{what}: {expected}" + (f"; {sure}, {not_sure}" if found.value is not None or found.high else "")
 
 
@@ -171,7 +171,7 @@ def _plan_at_own_rate(found: BreakEven) -> str:
     from ddpsim.planning.worth import arguments_of, format_gain
 
     line, gain = found.advised or ("", (0.0, 0.0, 0.0))
-    said = f"{arguments_of(line)}, {format_gain(*gain, 'gained ')}" if gain[0] else "torch's default stays"
+    said = f"{arguments_of(line)}, {format_gain(*gain, 'shorter step ')}" if gain[0] else "keep torch's default"
     return f"{said}; {found.trial}" if found.trial else said
 
 
@@ -179,7 +179,7 @@ def _where_buckets_matter(found: BreakEven) -> str:
     if found.value is None or found.low is None or found.high is None:
         return found.why
     between = f"between {format_rate(found.low)} and {format_rate(found.high)}"
-    return f"others gain under 1 % from about {format_rate(found.value)} a NIC on ({between})"
+    return f"other sizes gain under 1 % from about {format_rate(found.value)} a NIC on ({between})"
 
 
 def _shares(band: tuple[float, float, float]) -> str:

@@ -40,7 +40,7 @@ def _step(found: Explanation) -> str:
         f"median of {format_count(traced.steps, 'step')}; bound by {found.bound_text}"
     ]
     if found.profiler_s is not None and found.untraced_s is not None:
-        lines.append(f"profiler     {format_time(found.profiler_s)} of it: untraced {format_time(found.untraced_s)}")
+        lines.append(f"profiler     {format_time(found.profiler_s)} of it; without it {format_time(found.untraced_s)}")
     if (added := ranks.ranks[0].accumulation) is not None:
         lines.append(describe_accumulation(added.micro_batches, added.reducing))
     have = f"{len(ranks.ranks)} of {format_count(ranks.world_size, 'rank')} traced"
@@ -49,7 +49,7 @@ def _step(found: Explanation) -> str:
     if len(ranks.ranks) > 1:
         clocks = found.alignment
         how = "agree" if clocks.agreed else "were aligned by collectives"
-        apart = f"ends of the same collective are {format_time(clocks.residual_s)} apart (90th percentile)"
+        apart = f"ranks end the same collective {format_time(clocks.residual_s)} apart (90th percentile)"
         lines.append(f"clocks {how}, over {format_count(clocks.collectives, 'collective')}; {apart}")
     return "\n".join(lines)
 
@@ -81,10 +81,12 @@ def _parts(found: Explanation) -> str:
             [shown, *([] if found.unpredicted is None else [break_line(f"not predicted: {found.unpredicted}")])]
         )
     where = f"on {format_count(told.prediction.nodes, 'node')} of {told.prediction.topology.name}"
-    inside = "holds" if told.holds else "does NOT hold"
-    band = f"predicted {where}: {format_time(told.low_s)} to {format_time(told.high_s)}, which {inside} the traced step"
+    inside = "includes" if told.holds else "does NOT include"
+    ends = f"{format_time(told.low_s)} to {format_time(told.high_s)}, which {inside} the traced step"
     helps = format_helps_most(told.sensitivities, told.prediction.iteration_s, told.prediction.options.accumulate)
-    return "\n".join([shown, band, told.prediction.critical_path.text("predicted: "), *helps])
+    return "\n".join(
+        [shown, f"predicted step {where}: {ends}", told.prediction.critical_path.text("predicted "), *helps]
+    )
 
 
 def _buckets(found: Explanation) -> str:
@@ -98,16 +100,16 @@ def _collectives(found: Explanation) -> str:
     times = describe_collective_times(found.traced.rank, several=several)
     lines = [break_line(f"collectives, ms: {times}"), first_rows(found.tables()[COLLECTIVES], _SHOWN)]
     if several and any(split.bound for split in found.splits):
-        lines.append("no last rank: not all ranks take part; as of one rank, waiting is the least, wire the most")
+        lines.append("without a last rank: not all ranks take part; waiting is at least, wire at most as shown")
     if not several:
-        lines.append("one rank: the wire as fast as in its fastest collective; waiting is the least, wire the most")
+        lines.append("one rank: wire as fast as in its fastest collective; waiting is at least, wire at most as shown")
     return "\n".join(lines)
 
 
 def _ranks(found: Explanation) -> str:
     if not found.excess_s:
         return ""
-    title = "own time of each rank beyond the others' median, ms"
+    title = "how much longer each rank computes and loads than the median of the others, ms a step"
     return f"{title}\n{found.tables()[RANKS].first(_SHOWN).text()}"
 
 

@@ -20,7 +20,7 @@ def format_first(first: FirstIterations) -> str:
         pieces = format_count(sum(message.tensors > 0 for message in made.messages), "message")
         lines.append(
             f"construction  {format_time(made.seconds)}: {format_size(made.state_bytes)} of parameters and buffers "
-            f"from rank 0 in {pieces}"
+            f"broadcast from rank 0 in {pieces}"
         )
     rows = [
         (
@@ -33,7 +33,7 @@ def format_first(first: FirstIterations) -> str:
         )
         for each in first.iterations
     ]
-    head = ("iteration", "buckets", "ms", "once steady", "exposed communication", "DDP overhead")
+    head = ("iteration", "buckets", "ms", "steady-state ms", "exposed communication", "DDP overhead")
     lines += ["", table(head, rows), "", _format_steady(first)]
     return "\n".join(lines).strip()
 
@@ -44,8 +44,8 @@ def _format_steady(first: FirstIterations) -> str:
     count, begins = len(first.iterations), first.steady_from
     several = format_count(count, "iteration")
     if begins is None:
-        return f"not steady within {several}: the last is over 1 % off"
+        return f"not in the steady state within {several}: the last still is over 1 % off"
     steady_s = sum(each.steady_s for each in first.iterations)
     share, than = percent(abs(first.longer_s) / steady_s), "longer" if first.longer_s > 0 else "shorter"
-    longer = f"the first {several} take {format_time(abs(first.longer_s))} ({share}) {than} than steady ones"
-    return f"steady from iteration {begins}" + (f"; {longer}" if begins else "")
+    longer = f"the first {several} take {format_time(abs(first.longer_s))} ({share}) {than} than later ones"
+    return f"steady state from iteration {begins}" + (f"; {longer}" if begins else "")

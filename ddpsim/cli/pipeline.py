@@ -67,12 +67,12 @@ def _text(step: PipelineStep, given: Pipeline) -> str:
     rows = [
         ("computed by the busiest rank", ms(step.compute_s)),
         ("idle, mean of the ranks", percent(step.bubble)),
-        ("gradients' sums over copies, on the wire", ms(step.allreduce_s)),
-        ("waiting for sums after the last work, launches with them", ms(step.exposed_allreduce_s)),
-        *([("activations' sums over tensor ranks", ms(step.activations_s))] if given.tensor_ranks > 1 else []),
+        ("allreduces of gradients over replicas, on the wire", ms(step.allreduce_s)),
+        ("waiting for them after the last micro-batch, with launches", ms(step.exposed_allreduce_s)),
+        *([("allreduces of activations over layers' ranks", ms(step.activations_s))] if given.tensor_ranks > 1 else []),
     ]
     kept = f"{format_count(step.weight_versions, 'version')} of its weights, activations of {step.activations}"
     pace = f"{step.samples / step.step_s:.4g} samples/s"
-    head = f"step  {ms(step.step_s)} ms, copies {step.copies}, {given.order}, {pace}"
+    head = f"step  {ms(step.step_s)} ms, replicas {step.copies}, {given.order}, {pace}"
     body = table(("part", "ms or share"), rows, left=(0,))
-    return f"{head}\n\n{body}\n\nthe first stage keeps {kept} of {given.micro_batches}"
+    return f"{head}\n\n{body}\n\nthe first stage keeps {kept} of {given.micro_batches} micro-batches"

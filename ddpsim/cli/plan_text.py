@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.breakdown import step_line
-from ddpsim.cli.predict import format_largest_doubt
 from ddpsim.tables import break_line, text_of
 from ddpsim.units import format_count
 
@@ -43,7 +42,7 @@ def text(report: PlanReport, *, details: bool = False, asked: Sequence[str] = ()
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):
         here = [row for row in changed if row.advice == advice]
-        gains = ", ".join(format_gain(*row.gain_band, "gained ") for row in here)
+        gains = ", ".join(format_gain(*row.gain_band, "shorter step ") for row in here)
         lines += [break_line(f"on {_format_where(here)}, {gains}:"), f"    {advice}"]
     lines += [line for row in changed for line in _format_others(row)]
     if details:
@@ -63,7 +62,7 @@ def _most(kept: Sequence[PlanRow]) -> str:
     if most is None:
         return ""
     gain = f"{100 * most.most:.1f} %" if most.best is most.default else format_gain(*most.best_gain)
-    return f"; the best of all that was tried gains {gain}"
+    return f"; the best alternative tried shortens the step by {gain}"
 
 
 def _verdict(report: PlanReport) -> list[str]:
@@ -72,9 +71,9 @@ def _verdict(report: PlanReport) -> list[str]:
 
     lines, best = [], report.best
     if best is not None:
-        unfit = "" if best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
+        unfit = "" if best.fits is not False else ", which does NOT fit in GPU memory, as nothing here does"
         where = f"{best.chosen.topology.name}, {format_count(best.chosen.nodes, 'node')}"
-        lines.append(f"most samples a second: {where}{unfit}")
+        lines.append(f"highest throughput: {where}{unfit}")
     lines += map(break_line, describe_borrowed(row.chosen for row in report.rows))
     said = list_unranked(row.chosen for row in report.rows)
     return lines + [break_line(f"not ranked: {_places(found)}: {why}") for why, found in said]
@@ -89,8 +88,8 @@ def _format_others(row: PlanRow) -> list[str]:
     from ddpsim.planning.worth import arguments_of
 
     return [
-        f"    or {arguments_of(other.torch)} on {_format_where([row])}: {100 * row.gain_of(other):.1f} % of the step, "
-        f"not {100 * row.gain:.1f} %"
+        f"    or, simpler, {arguments_of(other.torch)} on {_format_where([row])}: "
+        f"{100 * row.gain_of(other):.1f} % shorter step instead of {100 * row.gain:.1f} %"
         for other in row.others
         if row.gain_of(other) >= _TOLD
     ]
@@ -114,9 +113,9 @@ def _doubts(rows: Sequence[PlanRow]) -> list[str]:
     """Return what weighs most in the bands, where, and the measurement that would narrow them."""
     said: dict[str, list[PlanRow]] = {}
     for row in rows:
-        for line in format_largest_doubt(row.chosen):
-            said.setdefault(line.partition(":")[2].partition(": band")[0].strip(), []).append(row)
-    return [break_line(f"most in doubt on {_format_where(found)}: {what}") for what, found in said.items()]
+        for most in row.chosen.doubts[:1]:
+            said.setdefault(f"{most.name}; to reduce it: {most.remedy}", []).append(row)
+    return [break_line(f"largest uncertainty on {_format_where(found)}: {what}") for what, found in said.items()]
 
 
 def _transports(rows: Sequence[PlanRow], *, details: bool) -> list[str]:
@@ -143,9 +142,9 @@ def _describe_hidden(rows: Sequence[PlanRow]) -> list[str]:
     most = max(rows, key=lambda row: row.gain)
     part, whole = (f"{100 * abs(share):.1f} %" for share in (most.gain_from_hidden_comm, most.gain))
     if most.gain_from_hidden_comm < 0:
-        free = "if communication cost computation nothing"
+        free = "if communication did not slow computation"
         return [f"the gain of {whole} on {_format_where([most])} would be {part} more {free}"]
-    return [f"of the gain of {whole} on {_format_where([most])}, {part} rests on what communication costs computation"]
+    return [f"of the gain of {whole} on {_format_where([most])}, {part} rests on communication slowing computation"]
 
 
 def _priors(rows: Sequence[PlanRow]) -> list[str]:
@@ -156,8 +155,8 @@ def _priors(rows: Sequence[PlanRow]) -> list[str]:
     priors = {constant.name: constant for row in rows for constant in row.priors}
     whole = [row.chosen.options.accumulate * row.host_cost_s for row in rows]
     costs = [format_time(pick(whole)) for pick in (min, max)]
-    cost = " to ".join(dict.fromkeys(costs))
-    lines = [f"host-bound on {_format_where(rows)}: launching costs {cost} of the step, and the gain rests on priors:"]
+    where = f"host-bound on {_format_where(rows)}: launches cost {' to '.join(dict.fromkeys(costs))} of the step"
+    lines = [break_line(f"{where}, and the gain rests on defaults that nobody measured here:")]
     if models:
         lines.append(f"    the launch cost of an operator in {', '.join(models)}: estimated")
         lines.append("      measure it on such a machine: `python -m ddpexec capture`, or `ddpsim workload import`")

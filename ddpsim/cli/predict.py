@@ -213,9 +213,10 @@ def _text(
     from ddpsim.units import format_count, format_time
 
     summary, workload, tables = prediction.summary, prediction.workload, prediction.tables()
-    origin = "estimated" if workload.estimated else "measured"
+    origin = "estimated for" if workload.estimated else "measured on"
+    other = ", which the machine does not have" if prediction.pace_kept else ""
     lines = [
-        f"{workload.name} ({origin}, {_pace(prediction)}) on {prediction.topology.name}: "
+        f"{workload.name} (compute times {origin} {workload.device_label}{other}) on {prediction.topology.name}: "
         f"{format_count(prediction.nodes, 'node')}, {format_count(summary.world_size, 'rank')}",
         "",
         *_times(prediction, cases),
@@ -231,22 +232,17 @@ def _text(
         *_format_binds(prediction, bound),
         *_format_helps(prediction, helps),
         "",
-        f"one rank without DDP {format_time(prediction.options.accumulate * prediction.local_s)}, "
+        f"one rank without DDP takes {format_time(prediction.options.accumulate * prediction.local_s)}, "
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
-        f"communication hidden {percent(summary.overlap_ratio) or '-'}",
-        *([] if (memory := prediction.memory) is None else [f"memory of a rank at the peak: {memory.text()}"]),
+        f"communication overlapped with computation {percent(summary.overlap_ratio) or '-'}",
+        *([] if (memory := prediction.memory) is None else [f"peak memory of a rank: {memory.text()}"]),
         *([] if (taken := prediction.transports) is None else map(break_line, taken.lines())),
         "",
-        *(["of one micro-batch:"] if prediction.options.accumulate > 1 else []),
+        *(["buckets of one micro-batch:"] if prediction.options.accumulate > 1 else []),
         first_rows(tables[BUCKETS], _BUCKETS_SHOWN),
     ]
     lines += [*_host_ahead(summary.buckets), "", prediction.plan.torch]
     return "\n".join(lines)
-
-
-def _pace(prediction: Prediction) -> str:
-    kept = ", which the machine has not" if prediction.pace_kept else ""
-    return f"pace of {prediction.workload.device_label}{kept}"
 
 
 def _times(prediction: Prediction, cases: Sequence[ConditionalStep | None]) -> list[str]:
@@ -276,8 +272,8 @@ def _servers(prediction: Prediction) -> list[str]:
         return []
     least, most = (format_time(find(steps.values())) for find in (min, max))
     return [
-        f"{format_count(len(steps), 'rank')} with steps of {least} to {most}; gradients come "
-        f"{stale['staleness_mean']:.1f} updates late in the mean, {stale['staleness_most']:.0f} at most"
+        f"{format_count(len(steps), 'rank')} with steps of {least} to {most}; gradients are "
+        f"{stale['staleness_mean']:.1f} updates stale on average, {stale['staleness_most']:.0f} at most"
     ]
 
 
@@ -288,19 +284,19 @@ def _parts(prediction: Prediction) -> list[str]:
     tensor, experts, given = prediction.workload.tensor, prediction.workload.experts, prediction.options.pipeline
     if experts is not None:
         return [_experts(prediction, experts)]
-    data = prediction.summary.world_size // prediction.options.ranks_a_copy
+    data = format_count(prediction.summary.world_size // prediction.options.ranks_a_copy, "rank")
     if given is not None:
         held = "" if given.stages_per_rank == 1 else f", {given.stages_per_rank} a rank"
         passed = given.boundary_bytes or prediction.workload.boundary_bytes or 0
-        over = f"{format_size(passed)} from each to the next; gradients of each over {format_count(data, 'rank')}"
+        over = f"{format_size(passed)} from each to the next; gradients reduced over {data}"
         many = f"{given.order}, {format_count(given.micro_batches, 'micro-batch')} a step"
-        said = f"{format_count(given.stages * given.stages_per_rank, 'stage')}{held}, {many}, {over}"
-        return [said, *([] if tensor is None else [f"layers of each over {tensor.ranks} consecutive ranks"])]
+        said = f"pipeline of {format_count(given.stages * given.stages_per_rank, 'stage')}{held}, {many}, {over}"
+        return [said, *([] if tensor is None else [f"layers split over {tensor.ranks} consecutive ranks"])]
     if tensor is None:
         return []
     sent = f"{format_count(len(tensor.messages), 'allreduce')} of {format_size(tensor.size_bytes)} in all"
     each = "a micro-batch" if prediction.options.accumulate > 1 else "a step"
-    return [f"layers over {tensor.ranks} consecutive ranks, {sent} {each}; gradients over {format_count(data, 'rank')}"]
+    return [f"each layer split over {tensor.ranks} consecutive ranks, {sent} {each}; gradients reduced over {data}"]
 
 
 def _experts(prediction: Prediction, experts: ExpertParallel) -> str:
@@ -310,8 +306,8 @@ def _experts(prediction: Prediction, experts: ExpertParallel) -> str:
     ranks, data = prediction.summary.world_size, prediction.summary.world_size // experts.ranks
     sent = f"{format_count(len(experts.messages), 'all-to-all')} of {format_size(experts.size_bytes)} in all"
     each = "a micro-batch" if prediction.options.accumulate > 1 else "a step"
-    over = f"gradients over {format_count(ranks, 'rank')}, experts' over {format_count(data, 'rank')}"
-    return f"experts over {experts.ranks} consecutive ranks, {sent} {each}; {over}"
+    over = f"gradients reduced over {format_count(ranks, 'rank')}, experts' over {format_count(data, 'rank')}"
+    return break_line(f"experts spread over {experts.ranks} consecutive ranks, {sent} {each}; {over}")
 
 
 def _band(prediction: Prediction) -> str:
@@ -340,7 +336,8 @@ def format_largest_doubt(prediction: Prediction) -> list[str]:
     most, middle_s = prediction.doubts[0], prediction.iteration_s
     low_s, high_s = without(middle_s, prediction.doubts, most)
     now, then = (width / middle_s for width in (prediction.high_s - prediction.low_s, high_s - low_s))
-    return [f"most in doubt: {most.name}; {most.remedy}: band {now:.0%} to {then:.0%}".replace("%", " %")]
+    said = f"{most.name}; to reduce it: {most.remedy} (band from {now:.0%} to {then:.0%} of the step)"
+    return [break_line(f"largest uncertainty: {said}".replace("%", " %"))]
 
 
 def format_hidden_cost(prediction: Prediction) -> list[str]:
@@ -353,7 +350,7 @@ def format_hidden_cost(prediction: Prediction) -> list[str]:
     share = f"{cost_s / prediction.iteration_s:.1%}".replace("%", " %")
     prior = "" if prediction.are_measured("compute_slowdown", "communication_slowdown") else " (assumed, not measured)"
     cost = format_time(prediction.options.accumulate * cost_s)
-    return [f"of it {cost} ({share}) is slowdown from communicating while computing{prior}"]
+    return [f"{cost} ({share}) of the step is slowdown of computation by communication that overlaps it{prior}"]
 
 
 def _format_binds(prediction: Prediction, bound: Bound) -> list[str]:
@@ -364,22 +361,22 @@ def _format_binds(prediction: Prediction, bound: Bound) -> list[str]:
     def left(lost_s: float) -> str:
         return format_time(prediction.options.accumulate * (prediction.iteration_s - lost_s))
 
-    binds = f"bound by: {describe_bound(bound, prediction.workload)}"
+    binds = describe_bound(bound, prediction.workload)
     if bound.beside is None:
-        return [f"{binds}; {left(bound.lost[bound.by])} if it took no time"]
+        return [f"bottleneck: {binds}; the step would take {left(bound.lost[bound.by])} if it took no time"]
     without = [
         f"{left(bound.lost[by])} if {describe_resource(by, prediction.workload)} took no time"
         for by in (bound.by, bound.beside)
     ]
     both = [] if bound.together_s is None else [f"{left(bound.together_s)} if neither did"]
-    return [break_line(f"{binds}; {', '.join([*without, *both])}")]
+    return [break_line(f"bottlenecks: {binds}; the step would take {', '.join([*without, *both])}")]
 
 
 def _format_helps(prediction: Prediction, helps: Sequence[Sensitivity]) -> list[str]:
     """Return the table of what would help most; beside another job it is told of the job by itself, as doubts are."""
     from ddpsim.prediction.path import format_helps_most
 
-    where = ", with the fabric to itself" if prediction.options.disturbed else ""
+    where = ", on an otherwise idle network" if prediction.options.disturbed else ""
     return format_helps_most(helps, prediction.iteration_s, prediction.options.accumulate, where)
 
 
@@ -403,5 +400,5 @@ def _host_ahead(buckets: Sequence[BucketSummary]) -> list[str]:
 
     ahead = format_time(-first_s)
     return [
-        f"launched is the host's time, {ahead} before the device begins this iteration: its launch queue is that full"
+        f"negative times: the host launches up to {ahead} before the device begins the iteration (kernels queue up)"
     ]

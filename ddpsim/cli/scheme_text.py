@@ -25,8 +25,8 @@ def _verdict(report: SchemeReport) -> Iterator[str]:
 
     if (best := report.best) is not None:
         where = f"{best.prediction.topology.name}, {format_count(best.prediction.nodes, 'node')}, {best.scheme}"
-        unfit = "" if best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
-        yield f"most samples a second: {where}{unfit}"
+        unfit = "" if best.fits is not False else ", which does NOT fit in GPU memory, as nothing here does"
+        yield f"highest throughput: {where}{unfit}"
     yield from describe_borrowed(choice.best.prediction for choice in report.choices)
     for why, found in list_unranked(choice.best.prediction for choice in report.choices):
         yield f"not ranked: {', '.join(dict.fromkeys(each.topology.name for each in found))}: {why}"
@@ -40,12 +40,12 @@ def _advice(choice: SchemeChoice) -> Iterator[str]:
     others = [row for row in choice.rows if row.scheme != best.scheme]
     trial = "" if choice.trial is None else f"; {choice.trial}"
     if not choice.keep_ddp:
-        gain = format_gain(best.gain, best.gain_low, best.gain_high, "less than DDP takes ")
-        yield f"{where}: {best.scheme}, {gain}{trial}"
+        gain = format_gain(best.gain, best.gain_low, best.gain_high, "shorter step than with DDP ")
+        yield f"{where}: use {best.scheme}, {gain}{trial}"
     elif trial or not others:
         yield f"{where}: keep DDP{trial}"
     else:
         most = max(others, key=lambda row: row.gain)
         unfit = {False: ", and does NOT fit", None: ", and may not fit" if most.may_not_fit else ""}.get(most.fits, "")
-        gain = format_gain(most.gain, most.gain_low, most.gain_high)
-        yield f"{where}: keep DDP; the most gains {most.scheme}, {gain}{unfit}"
+        gain = format_gain(most.gain, most.gain_low, most.gain_high, "of the step saved ")
+        yield f"{where}: keep DDP; the best alternative is {most.scheme}, {gain}{unfit}"

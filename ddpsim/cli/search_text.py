@@ -31,17 +31,17 @@ def text(report: SearchReport, asked: Sequence[str] = ()) -> str:
         "",
         *(["may not fit:", text_of("plan --search", beside, names), ""] if beside else []),
         *_plain_ddp(report),
-        *(["best: nothing surely fits"] if best is None else [f"best: {best.candidate}", f"    {best.plan.advice}"]),
+        *(["best: none is sure to fit"] if best is None else [f"best: {best.candidate}", f"    {best.plan.advice}"]),
     ]
     if report.trial is not None:
         lines += [break_line(f"{report.trial}:"), f"    {report.trial.torch}"]
     for row in report.may_not_fit:
         if best is None:
             break
-        less = f"{100 * (1 - row.step_s[0] / best.step_s[0]):.1f} % less than the best"
+        less = f"{100 * (1 - row.step_s[0] / best.step_s[0]):.1f} % shorter step than the best"
         lines.append(break_line(f"faster, but may not fit: {row.candidate}, {less}"))
     if report.within:
-        lines += ["within its band too:", *(f"    {row.candidate}" for row in report.within)]
+        lines += ["as good within its uncertainty:", *(f"    {row.candidate}" for row in report.within)]
     return "\n".join([*lines, *_ruled_out(report)])
 
 
@@ -50,9 +50,9 @@ def _ruled_out(report: SearchReport) -> Iterator[str]:
     left = sum(each.count for each in report.ruled_out)
     memory = (*report.rows, *report.may_not_fit)[0].plan.chosen.memory
     room = None if memory is None or memory.capacity_bytes is None else memory.capacity_bytes / GIB
-    fitting = "" if room is None else f" for {room:.1f} GiB a GPU"
+    fitting = "" if room is None else f" for GPUs of {room:.1f} GiB"
     candidates = f"{format_count(report.candidates, 'candidate')}{fitting}, {report.simulated} of them simulated"
-    yield f"{candidates}; {left} left out:"
+    yield f"{candidates}; {left} ruled out:"
     for each in report.ruled_out:
         why = each.reason if each.count == 1 else each.reason.replace("does not", "do not")
         yield f"    {each.count} {why}" + (f": {each.example}" if each.example else "")
@@ -63,7 +63,7 @@ def _plain_ddp(report: SearchReport) -> Iterator[str]:
     from ddpsim.planning.worth import format_gain
 
     if isinstance(report.plain, str):
-        yield break_line(f"{_PLAIN} is no way to train on it: {report.plain}")
+        yield break_line(f"{_PLAIN} cannot train it there: {report.plain}")
         return
     plain, best = report.plain, report.best
     gain = None if best is None else report.gain_band_of(best)
@@ -71,6 +71,6 @@ def _plain_ddp(report: SearchReport) -> Iterator[str]:
     fits = ", which does not fit" if memory is not None and memory.fits is False else ""
     than = f"{_PLAIN}, {format_time(plain.step_s[0])} a step{fits}"
     if gain is not None and gain[0] > 0:
-        yield f"the best takes {format_gain(*gain, 'less ')} than {than}"
+        yield f"the best has a {format_gain(*gain, 'shorter step ')} than {than}"
     elif gain is not None:
-        yield f"nothing that surely fits surely takes less than {than}"
+        yield f"no candidate that is sure to fit is sure to be faster than {than}"

@@ -39,7 +39,7 @@ def transports_text(paths: ChosenPaths) -> str:
         (_pairs(group), group[0].name, group[0].kind, format_bandwidth(group[0].bandwidth), group[0].why or "-")
         for group in group_pairs(paths.pairs)
     ]
-    header = ("pairs", "transport", "route", "alone", "why no nearer way")
+    header = ("pairs", "transport", "route", "one pair alone", "why not a closer one")
     return "\n".join([table(header, rows, left=(0, 1, 2, 4)), *map(break_line, paths.lines())])
 
 

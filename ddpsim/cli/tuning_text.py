@@ -24,7 +24,7 @@ def _round(number: int, told: TuningRound) -> str:
     if told.latency_s is not None:
         rate = "" if told.bandwidth is None else f" and {format_bandwidth(told.bandwidth)}"
         probes = f", {format_count(told.probed, 'probing plan')}" if told.probed else ""
-        lines.append(f"seen     allreduces of {format_time(told.latency_s)}{rate}{probes}")
+        lines.append(f"measured allreduces of {format_time(told.latency_s)}{rate}{probes}")
     other = OtherWork.read(told.model_dump(include={"other_work_processors", "processors"}))
     lines += [] if other is None else [f"note     {line}" for line in other.notes()]
     if told.plans:
@@ -48,6 +48,6 @@ def _step(seconds: float | None) -> str:
 def _cost(told: TuningRound) -> str:
     share = ""
     if told.present_step_s and told.steps:
-        share = f", {percent(told.lost_s / (told.steps * told.present_step_s))} of them"
+        share = f", {percent(told.lost_s / (told.steps * told.present_step_s))} of their time"
     own = f"{ms(told.own_s)} ms of it between steps"
-    return f"{format_count(told.steps, 'step')}, {ms(told.lost_s)} ms lost in them{share}, {own}"
+    return f"{format_count(told.steps, 'step')}, {ms(told.lost_s)} ms lost to the search{share}, {own}"

@@ -112,8 +112,8 @@ def _text(result: Validation) -> str:
             continue
         lines.append(found.text())
         if title == TERMS:
-            lines.append(f"largest: {result.largest_term.name.replace('_', ' ')}")
-            lines += [] if result.path is None else ["", result.path.text("predicted: ")]
+            lines.append(f"largest error: {result.largest_term.name.replace('_', ' ')}")
+            lines += [] if result.path is None else ["", result.path.text("predicted ")]
             lines += format_helps_most(result.helps, result.iterations.predicted_s)
         lines.append("")
     return "\n".join(lines).rstrip()

@@ -54,7 +54,7 @@ def _quiet() -> Finding:
     if other is None:
         return Finding("quiet", UNKNOWN, "this system has no /proc/stat", proof)
     said = f"other work takes {other.busy:.1f} of {other.processors} processors now"
-    remedy = "measure when it has ended: what is measured beside it is slower; predictions do not mind" * other.disturbs
+    remedy = "measure when it has ended: runs are slower beside it; predictions are not affected" * other.disturbs
     return Finding("quiet", format_able(not other.disturbs), said, proof, remedy)
 
 
@@ -71,7 +71,7 @@ def _memory() -> Finding:
 
 def _gpus() -> Finding:
     if shutil.which("nvidia-smi") is None:
-        remedy = "none is needed: predictions know GPUs by name, real runs take CPUs over gloo"
+        remedy = "no GPU is needed: predictions know GPUs by name, and real runs can use CPUs over gloo"
         return Finding("GPUs", NO, "nvidia-smi is not here", _SMI, remedy)
     try:
         told = subprocess.run(_SMI.split(), capture_output=True, text=True, timeout=_SMI_S, check=False)
@@ -95,7 +95,7 @@ def _torch() -> Finding:
         return Finding("torch", YES, f"{version}; how new it has to be is not recorded here", proof)
     enough = _numbers(version) >= _numbers(least)
     remedy = "" if enough else f'pip install "torch>={least}"'
-    return Finding("torch", format_able(enough), f"{version}, {least} or newer is asked for", proof, remedy)
+    return Finding("torch", format_able(enough), f"{version}, {least} or newer is needed", proof, remedy)
 
 
 def _find_oldest(package: str) -> str | None:

@@ -51,12 +51,12 @@ from ddpsim.workload.fusing import CompiledAs
 from ddpsim.workload.gpus import gpu_of
 
 _NAMES = {
-    "roofline": "estimated pace",
-    "counted": "estimated pace",
-    "anchored": "estimated pace, anchored",
-    "carried": "estimated pace, carried",
-    "measured": "the step that was given",
-    "captured": "captured pace",
+    "roofline": "estimated compute times",
+    "counted": "estimated compute times",
+    "anchored": "estimated compute times, scaled to a published step",
+    "carried": "estimated compute times, scaled to a step of another GPU",
+    "measured": "the given step time",
+    "captured": "captured compute times",
 }
 _CLOCKS = ("host_s", "device_s")
 _CAPTURE = "`python -m ddpexec capture` on that GPU"
@@ -266,7 +266,7 @@ def _list_unmeasured_costs(
         and (cuts := GraphCuts.of(workload, options, costs.graph_s, costs.graph_passes)) is not None
         and cuts.device_s
     ):
-        yield Doubt("what cuts of the graph write", "measure the step at another cap", *scaled(CUTS))
+        yield Doubt("traffic where torch.compile splits the graph", "measure the step at another cap", *scaled(CUTS))
     if placement.world_size == 1:
         return
     priced = set(BESIDE) <= _names(backend)
@@ -274,11 +274,11 @@ def _list_unmeasured_costs(
     if options.comm == "real" and (beside := _find_overlap_priors(prior) if priced else prior & set(_FACTORS)):
         low, high = scaled({name: BESIDE[name] for name in beside}) if priced else raised(beside)
         left = DOUBT / BESIDE["tail_share"].high
-        yield Doubt("computing beside collectives", _UNDER_LOAD, low, high, left)
+        yield Doubt("slowdown where computation overlaps collectives", _UNDER_LOAD, low, high, left)
     if not workload.one_clock and prior & set(DEVICES):
         low, high = scaled(DEVICES) if priced else raised(DEVICES)
         left = DOUBT / DEVICES["pace_spread"].high
-        yield Doubt("devices that differ", "one process on each GPU in turn", low, high, left)
+        yield Doubt("speed differences between GPUs", "one process on each GPU in turn", low, high, left)
 
 
 _FACTORS = {

@@ -23,7 +23,7 @@ def advice_of(found: Explanation) -> Explanation:
     said: list[str] = []
     if found.late is not None:
         late = found.late
-        what = f"rank {late.rank} is {format_time(late.seconds)} late a step in {late.phase} ({late.cause})"
+        what = f"rank {late.rank} is {format_time(late.seconds)} late a step in {late.phase} (cause: {late.cause})"
         said.append(f"{what}: {_REMEDIES[late.cause]}")
     if found.link is not None:
         said.append(f"a link is slow: {found.link.text()}")
@@ -32,26 +32,26 @@ def advice_of(found: Explanation) -> Explanation:
         said.append(change)
     if found.profiler_s is not None and found.profiler_s > WORTH_IT * found.traced.step_s:
         said.append(
-            f"{format_time(found.profiler_s)} of the traced step is the profiler's: what follows is of the traced step"
+            f"the profiler takes {format_time(found.profiler_s)} of the traced step: what follows is of the traced step"
         )
     told = found.foretold
     if told is None:
         return replace(found, advice=tuple(said))
     if not told.holds:
         band = f"{format_time(told.low_s)} to {format_time(told.high_s)}"
-        why = f"the prediction of the traced configuration, {band}, does not hold {format_time(told.traced_s)}"
-        return replace(found, advice=(*said, f"{why}: no advice on buckets rests on it"))
+        why = f"the predicted step of the traced job, {band}, does not include the traced {format_time(told.traced_s)}"
+        return replace(found, advice=(*said, f"{why}: no advice on buckets"))
     if found.late is not None:
-        said.append(f"no advice on buckets rests on a run that waits for rank {found.late.rank}: mend that first")
+        said.append(f"no advice on buckets while the run waits for rank {found.late.rank}: fix that first")
     row = told.row
     if row is not None:
         if told.worth_it:
-            said.append(f"other buckets gain {format_gain(*told.best_gain, 'of the step ')}: {row.best.plan.torch}")
+            said.append(f"other buckets save {format_gain(*told.best_gain, 'of the step ')}: {row.best.plan.torch}")
         elif told.trial is not None:
             said.append(f"keep the buckets; {told.trial}: {row.best.plan.torch}")
         else:
-            said.append(f"keep the buckets: the best others gain {format_gain(*told.best_gain)}")
-        said += [f"{doubt.name} leaves {_format_ends(doubt)} of it open: {doubt.remedy}" for doubt in told.gain_doubts]
+            said.append(f"keep the buckets: the best others save {format_gain(*told.best_gain, 'of the step ')}")
+        said += [f"by {d.name} the gain may be {_format_ends(d)}; to narrow that: {d.remedy}" for d in told.gain_doubts]
     return replace(found, advice=tuple(said))
 
 

@@ -90,9 +90,9 @@ class RunComparison:
     def verdict(self) -> str:
         """Return what became of the step, and where, in a sentence."""
         step = self.step
-        both = f"{format_time(step.now_s)} now, {format_time(step.then_s)} then"
+        both = f"{format_time(step.now_s)} now, {format_time(step.then_s)} before"
         if not step.sure:
-            return f"the step is as long as it was, as far as these steps tell: {both}"
+            return f"the step is as long as before, within what its steps vary by: {both}"
         more = "longer" if step.change_s > 0 else "shorter"
         share = f"{100 * abs(step.change_s) / step.then_s:.1f} %"
         return f"the step is {format_time(abs(step.change_s))} ({share}) {more}: {both}"
@@ -188,15 +188,15 @@ def _list_changes(now: Explanation, then: Explanation) -> Iterator[str]:
             yield f"{name} a step: {after.text()} instead of {before.text()}"
     called = "torch" in first.options and "torch" in former.options
     if now.buckets and then.buckets and _sizes(now) != _sizes(then) and not called:
-        yield f"buckets: {now.buckets}; then {then.buckets}"
+        yield f"buckets: {now.buckets}; before {then.buckets}"
     if now.bound != then.bound:
-        yield f"bound by {now.bound_text}, then by {then.bound_text}"
+        yield f"bound by {now.bound_text}, before by {then.bound_text}"
     yield from _list_late(now, then)
     if (now.link is None) != (then.link is None):
         link = now.link or then.link
         assert link is not None
         yield (
-            f"a link is slow now: {link.text()}" if now.link is not None else f"no link is slow now; then {link.text()}"
+            f"a link is slow now: {link.text()}" if now.link is not None else f"no link is slow now; was {link.text()}"
         )
 
 
@@ -211,11 +211,11 @@ def _list_late(now: Explanation, then: Explanation) -> Iterator[str]:
     def said(found: Explanation) -> str:
         late = found.late
         if late is not None:
-            return f"rank {late.rank} by {format_time(late.seconds)} in {late.phase} ({late.cause})"
-        return "nobody" if found.late_untold is None else "too few steps to tell"
+            return f"rank {late.rank} by {format_time(late.seconds)} in {late.phase} (cause: {late.cause})"
+        return "none" if found.late_untold is None else "too few steps to tell"
 
     if who(now) != who(then):
-        yield f"late is {said(now)}, then {said(then)}"
+        yield f"late rank: {said(now)}; before: {said(then)}"
 
 
 def _tables(since: RunComparison) -> dict[str, ResultTable]:
@@ -224,9 +224,9 @@ def _tables(since: RunComparison) -> dict[str, ResultTable]:
     columns: tuple[Column[TimeChange], ...] = (
         Column("part", lambda part: part.name if part is since.step else part_name(part.name), words=True),
         Column("now ms", lambda part: ms(part.now_s)),
-        Column("then ms", lambda part: ms(part.then_s)),
+        Column("before ms", lambda part: ms(part.then_s)),
         Column("change", lambda part: f"{ms_more(part.change_s)}{'' if part.sure or not part.change_s else ' ?'}"),
-        Column("of the step then", lambda part: percent(part.change_s / step_s, True)),
+        Column("of the step before", lambda part: percent(part.change_s / step_s, True)),
     )
     shown = [part for part in (*since.parts, since.step) if part.now_s or part.then_s]
     tables = {CHANGES: ResultTable.of(columns, shown)}
@@ -237,10 +237,10 @@ def _tables(since: RunComparison) -> dict[str, ResultTable]:
 
 _MOVED: tuple[Column[tuple[str, OperationTotals, OperationTotals]], ...] = (
     Column("collectives", lambda row: row[0], words=True),
-    Column("then", lambda row: row[1].count),
+    Column("count before", lambda row: row[1].count),
     Column("now", lambda row: row[2].count),
-    Column("waiting then ms", lambda row: ms(row[1].wait_s)),
+    Column("waiting before ms", lambda row: ms(row[1].wait_s)),
     Column("now", lambda row: ms(row[2].wait_s)),
-    Column("wire then ms", lambda row: ms(row[1].wire_s)),
+    Column("wire before ms", lambda row: ms(row[1].wire_s)),
     Column("now", lambda row: ms(row[2].wire_s)),
 )

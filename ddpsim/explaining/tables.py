@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddpsim.trace.tables import PART_NAMES
 
 PARTS, COLLECTIVES, RANKS = "Parts of the step", "Collectives", "Ranks"
-CHANGES, MOVED = "What changed", "Collectives, then and now"
+CHANGES, MOVED = "What changed", "Collectives, before and now"
 """Titles of tables."""
 
 
@@ -16,9 +16,9 @@ def describe_collective_times(rank: int, *, several: bool) -> str:
         rank: whose moments are shown.
         several: whether more than one rank was traced.
     """
-    moments = f"ready (launched, and all before it done), started and finished are rank {rank}'s, from its step's start"
-    split = "; waiting is the ranks' mean until the last has come, where the wire begins" if several else ""
-    return f"{moments}{split}; each is the median over steps by itself, so that they need not add up"
+    moments = f"ready (launched, earlier ones finished), started and finished on rank {rank}, since its step began"
+    split = "; waiting for the last rank, mean over ranks; wire after it has come" if several else ""
+    return f"{moments}{split}; each number is a median over steps, so that they need not add up"
 
 
 def part_name(part: str) -> str:

@@ -185,7 +185,7 @@ def table_of(
     nodes = _count(header, "nodes", ("nodes", "nnodes"), place)
     if ranks is None:
         ranks = _ranks_of(stated, operation)
-        what = "every GPU of its nodes is taken" if ranks is None else f"{ranks} by busbw over size / time"
+        what = "every GPU of its nodes is taken" if ranks is None else f"{ranks} from the ratio of busbw and algbw"
         notes.append(f"{place}: no rank count is stated: {what}")
     else:
         _check_ranks(stated, ranks, operation)

@@ -132,7 +132,7 @@ class Search:
         if self.row.nodes == 1 or not template.nics:
             return
         # First, for what its bands rest on serves the other too.
-        link = self._describe_at_rate("link", self._slower_than_fastest, lambda: "never: no rate makes it 1 % slower")
+        link = self._describe_at_rate("link", self._slower_than_fastest, lambda: "at any rate, even the slowest")
         yield self._hidden()
         yield link
         yield self._buckets(max(nic.bandwidth for nic in template.nics))
@@ -225,7 +225,7 @@ class Search:
         made = self._prediction(FASTEST, self.row.nodes)
         link, _ = binding_link(made, self.calibration)
         share = _percent(self._exposed(made))
-        return f"at no rate: at 1.6 Tb/s {share} of the step still waits, by {link or 'latency or threads'}"
+        return f"at no rate: even at 1.6 Tb/s {share} of the step waits, for {link or 'latency or NCCL threads'}"
 
     def _slower_than_fastest(self, rate: float, *, band: bool) -> Band:
         at, fastest = (self._prediction(each, self.row.nodes, band=band) for each in (rate, FASTEST))
@@ -249,7 +249,7 @@ class Search:
         matters = row.best_gain[0] >= WORTH_IT
         found = partial(BreakEven, self.row, "buckets", advised=(row.advice, row.gain_band), trial=row.trial)
         if self._is_long:
-            return found(why=f"{'they gain' if matters else 'others gain under'} 1 % there")
+            return found(why=f"{'these gain' if matters else 'other sizes gain under'} 1 % at that rate")
         before, rate, gain, rates = own_rate, own_rate, row.best_gain[0], list[float]()
         while SLOWEST < rate < FASTEST:
             rate = min(rate * _BUCKETS_APART, FASTEST) if matters else max(rate / _BUCKETS_APART, SLOWEST)
@@ -261,7 +261,7 @@ class Search:
                 low, high = sorted((before, rate))
                 return found(before * (rate / before) ** share, low, high)
             before = rate
-        why = "they gain 1 % at every faster rate too" if matters else "they gain under 1 % at every slower rate too"
+        why = "these gain 1 % at every faster rate too" if matters else "others gain under 1 % at every slower rate too"
         return found(why=why)
 
     def _gain_of_buckets(self, rate: float) -> float:

@@ -28,7 +28,7 @@ def list_rankable(rows: Iterable[Row], prediction: Callable[[Row], Prediction]) 
 
 def describe_overlap(machines: Iterable[str]) -> str:
     """Return what is said of machines whose bands overlap with that of the best."""
-    return f"within its band too: {', '.join(machines)}; measure one step on a GPU of each before deciding"
+    return f"as good within its uncertainty: {', '.join(machines)}; measure one step on a GPU of each before deciding"
 
 
 def describe_borrowed(predictions: Iterable[Prediction]) -> Iterator[str]:
@@ -37,24 +37,24 @@ def describe_borrowed(predictions: Iterable[Prediction]) -> Iterator[str]:
     amd = dict.fromkeys(each.topology.name for each in found if rests_on_nvidia(each.workload))
     if amd:
         yield (
-            f"{', '.join(amd)}: ranked at the shares of peak of NVIDIA's GPUs; the only published step on MI300X "
-            f"took {math.exp(AMD_SOFTWARE.high):.1f} times as long, so measure a step there before deciding"
+            f"{', '.join(amd)}: ranked as if it reached the share of peak of NVIDIA's GPUs; the only published step "
+            f"on MI300X took {math.exp(AMD_SOFTWARE.high):.1f} times as long, so measure a step there before deciding"
         )
     carried: dict[str, dict[str, None]] = {}
     for each in found:
         if (other := each.workload.provenance.get(MEASURED_ON)) is not None:
             carried.setdefault(str(other), {})[each.topology.name] = None
     for other, machines in carried.items():
-        yield f"{', '.join(machines)}: ranked at the share of its roofline that the step measured on {other} takes"
+        yield f"{', '.join(machines)}: ranked as if as near to its roofline as the step measured on {other}"
 
 
 def list_unranked(predictions: Iterable[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
-    """Yield why some of the predictions are not ranked, `keeps the pace of V100, has A100`, with these predictions."""
+    """Yield why predictions are not ranked, `its compute times are of V100, it has A100`, with these predictions."""
     found = list(predictions)
     ranked = set(map(id, list_rankable(found, lambda each: each)))
     said: dict[str, list[Prediction]] = {}
     for each in found:
         if id(each) not in ranked:
-            why = f"keeps the pace of {each.workload.device_label}, has {', '.join(each.other_devices)}"
+            why = f"its compute times are of {each.workload.device_label}, it has {', '.join(each.other_devices)}"
             said.setdefault(why, []).append(each)
     yield from said.items()

@@ -13,9 +13,9 @@ from ddpsim.prediction.prediction import Prediction
 WHERE: Mapping[str, str] = MappingProxyType(
     {
         "last_bucket": "bytes left to send after the last gradient",
-        "latency": "latencies of the collectives left then",
-        "launches": "hooks, launches and copies",
-        "contention": "computing beside collectives",
+        "latency": "latency of collectives after the last gradient",
+        "launches": "hooks, launches and copies of DDP",
+        "contention": "slowdown of computation that overlaps collectives",
         "elsewhere": "other waits",
     }
 )

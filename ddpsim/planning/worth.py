@@ -39,7 +39,7 @@ class Trial:
 
     def __str__(self) -> str:
         what = self.name or arguments_of(self.torch)
-        return f"worth one trial: {what}, {format_gain(self.gain, self.gain_low, self.gain_high, 'expected ')}"
+        return f"worth a try: {what}, {format_gain(self.gain, self.gain_low, self.gain_high, 'shorter step expected ')}"
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""

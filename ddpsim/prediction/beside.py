@@ -47,7 +47,7 @@ class StepBeside:
         """Return it as a line."""
         other = "" if self.other_s is None else f", whose step takes {format_time(self.other_s)} meanwhile"
         where = f"{format_count(len(self.nodes), 'node')} ({_ranges(self.nodes)})"
-        return f"beside {self.workload} on {where}{other}; with the fabric to itself {format_time(self.alone_s)}"
+        return f"beside {self.workload} on {where}{other}; on an otherwise idle network {format_time(self.alone_s)}"
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

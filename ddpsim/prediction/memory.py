@@ -154,7 +154,7 @@ class Memory:
         return self.fits is None and self.activations_bytes is not None and self.capacity_bytes is not None
 
     def text(self) -> str:
-        """Return it in words: `9.1 GiB of 16.0, fits; batch size up to 57`."""
+        """Return it in words: `9.1 GiB of 16.0, fits; the largest batch that fits is 57`."""
         gib = 1 << 30
         parts = f"{'' if self.activations_bytes is not None else 'over '}{self.step_bytes / gib:.1f} GiB"
         if self.capacity_bytes is None:
@@ -163,7 +163,7 @@ class Memory:
         if self.fits is None and self.activations_bytes is None:
             verdict = "activations are not known"
         largest = self.largest_batch_size
-        batch = "" if largest is None else f"; batch size up to {largest}"
+        batch = "" if largest is None else f"; the largest batch that fits is {largest}"
         return f"{parts} of {self.capacity_bytes / gib:.1f}, {verdict}{batch}"
 
     @property

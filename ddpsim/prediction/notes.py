@@ -46,7 +46,7 @@ def calibration_notes(calibration: Calibration | None, machine: str) -> Iterator
     """Yield a note where constants were fitted to tables of another machine."""
     fitted_to = None if calibration is None else calibration.provenance.get("topology")
     if fitted_to not in (None, machine):
-        yield f"the calibration was fitted to {fitted_to}: its constants are taken over to {machine}"
+        yield f"the calibration was fitted to {fitted_to}: its constants are used for {machine} too"
 
 
 def pace_notes(
@@ -63,23 +63,23 @@ def pace_notes(
     machine = placement.topology
     if other_devices:
         yield (
-            f"{workload.name} keeps the pace of {workload.device_label}, {machine.name} has {', '.join(other_devices)};"
-            f" {_REMEDY if not options.keep_pace else 'as --keep-pace asks for'}, and it is not ranked"
+            f"{workload.name} has the compute times of {workload.device_label}, {machine.name} has "
+            f"{', '.join(other_devices)}; {_REMEDY if not options.keep_pace else 'by --keep-pace'}, and is not ranked"
         )
     elif workload.timed:
         pace = workload.device
-        yield f"{workload.name} keeps the pace of {pace} by layers that sleep, as `ddpexec run --workload` does"
+        yield f"{workload.name} has the compute times of {pace}, by layers that sleep, as `ddpexec run --workload` does"
     if (other := workload.provenance.get(MEASURED_ON)) is not None:
         yield (
-            f"no step was measured on {workload.device_label}: {workload.name} takes the share of its roofline that "
-            f"the one measured on {other} takes of that one's; measure one there too"
+            f"no step was measured on {workload.device_label}: {workload.name} is taken to reach the same share "
+            f"of its roofline as the step measured on {other}; measure one there too"
         )
     yield from workload.left_out
     clips = options.clip_gradients or (workload.optimizer_kind or "").endswith("+clip")
     if clips and placement.world_size > 1 and (sharded or options.model_parallel):
         yield (
-            "gradients of which each rank has a part are clipped by their common norm: the allreduce of it before the "
-            "update is left out"
+            "sharded gradients are clipped by their global norm: the allreduce of that norm before the update is not "
+            "simulated"
         )
     if was_compiled(workload) and not options.compiled:
         yield (
@@ -90,7 +90,7 @@ def pace_notes(
         yield f"{workload.name} is {compiled_as.text()}"
     for name, value in assumed.items():
         yield (
-            f"nobody gave the memory bandwidth of {workload.device}: {name} is assumed, {format_bandwidth(value)}; "
+            f"the memory bandwidth of {workload.device} is not known: {name} is assumed, {format_bandwidth(value)}; "
             "estimate for a GPU of the table (--gpu) or state it (--memory-bandwidth 1792GB/s ...), or measure it "
             "(`ddpexec microbench`, `ddpsim calibrate`, --calibration)"
         )

@@ -88,10 +88,10 @@ class CriticalPath:
         return [{"cause": name, "seconds": s, "share": s / whole if whole else 0.0} for name, s in self.seconds.items()]
 
     def text(self, lead: str = "") -> str:
-        """Return the line on what the step waits for, behind `lead`, broken where it is too long."""
+        """Return the line on the critical path, behind `lead`, broken where it is too long."""
         whole = sum(self.seconds.values())
         shares = [f"{name} {100 * s / whole:.1f} %" for name, s in self.seconds.items() if s >= 0.001 * whole]
-        return break_line(f"{lead}the step waits for: {', '.join(shares)}")
+        return break_line(f"{lead}critical path of the step: {', '.join(shares)}")
 
 
 def format_helps_most(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1, where: str = "") -> list[str]:
@@ -104,7 +104,7 @@ def format_helps_most(found: Sequence[Sensitivity], iteration_s: float, steps: i
         where: under which condition, if any.
     """
     shown = sensitivity_table(found, iteration_s, steps)
-    title = f"what would help most, one per cent more of each{where}:"
+    title = f"what would help most: time saved per step by each resource being one per cent faster{where}:"
     return [title, *shown.text("  ").splitlines()] if shown.rows else []
 
 

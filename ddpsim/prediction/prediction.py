@@ -102,8 +102,8 @@ class Prediction:
                 "samples a second": f"{self.samples_per_s:,.0f}",
                 "scaling efficiency": f"{100 * self.scaling_efficiency:.1f} %",
                 "exposed communication": f"{format_time(count * self.summary.exposed_comm_s)} a step",
-                **({} if (memory := self.memory) is None else {"memory of a rank": memory.text()}),
-                **({"most in doubt": doubts[0].name} if (doubts := self.doubts) else {}),
+                **({} if (memory := self.memory) is None else {"peak memory of a rank": memory.text()}),
+                **({"largest uncertainty": doubts[0].name} if (doubts := self.doubts) else {}),
             },
         )
 

@@ -83,7 +83,7 @@ def bottlenecks(template: NodeTemplate, *, network: bool) -> Iterator[tuple[bool
             False,
             f"{list_few([nic.name for nic in nics], _NAMED)} behind one PCIe link ({link.source} - {link.target}) of "
             f"{format_bandwidth(link.bandwidth)}{more}",
-            "with a link for each",
+            "if each had a link of its own",
             {name: new for link, nics in shared for name, new in widened([link], len(nics) * link.bandwidth).items()},
         )
     yield from _far_nics(template, gpus)
@@ -112,8 +112,8 @@ def _far_nics(template: NodeTemplate, gpus: Sequence[str]) -> Iterator[tuple[boo
             moved[name] = Link.between(source, target, top.kind, top.bandwidth, top.latency_s)
     if far:
         alone = format_bandwidth(min(paths[gpu, nic].bandwidth for gpu, nic in far.items()))
-        what = f"{list_few(list(far), _NAMED)} on another socket than every NIC, to which one alone has {alone}"
-        yield False, what, "on the NIC's", moved
+        what = f"{list_few(list(far), _NAMED)} on another socket than every NIC, which one alone reaches at {alone}"
+        yield False, what, "if all were on a NIC's socket", moved
 
 
 def nic_advice(cluster: Cluster) -> list[str]:

@@ -59,7 +59,7 @@ def parts_table(
     for part, name in PART_NAMES.items():
         rows.append((name, getattr(summary, part)))
         if part == "exposed_comm_s" and summary.exposed_skew_s is not None:
-            rows.append(("  of which waiting for ranks", summary.exposed_skew_s))
+            rows.append(("  of which waiting for slower ranks", summary.exposed_skew_s))
     if clipping_s:
         rows.append(("  of which gradient clipping", clipping_s))
     if summary.layer_comm_s is not None:

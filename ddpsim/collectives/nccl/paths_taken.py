@@ -76,7 +76,7 @@ class PathSegment:
     def text(self, where: str) -> str:
         """Return it in words."""
         others = "".join(f", {_gb(o.busbw)} with {o.name} ({o.setting})" for o in self.alternatives)
-        return f"{' and '.join(self.transports)} {where}: {_gb(self.busbw)}{others}"
+        return f"{where} by {' and '.join(self.transports)}: {_gb(self.busbw)}{others}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class ChosenPaths:
 
     def lines(self) -> list[str]:
         """Return a line on each stretch, with bus bandwidths at 1 GiB, and the advice."""
-        found = [(self.in_node, "in a node"), (self.between_nodes, "between nodes")]
+        found = [(self.in_node, "inside a node"), (self.between_nodes, "between nodes")]
         said = [stretch.text(where) for stretch, where in found if stretch is not None]
-        return [f"bus bandwidth by {line}" for line in said] + format_path_advice(self.advice)
+        return [f"allreduce bus bandwidth {line}" for line in said] + format_path_advice(self.advice)
 
 
 def format_path_advice(advice: Iterable[str]) -> list[str]:
@@ -152,8 +152,8 @@ def compare_machines(
 ) -> tuple[bool, str]:
     """Return whether a large allreduce has clearly more bandwidth on `other`, and both bandwidths in words."""
     here, there = _busbw(placement, calibration), _busbw(other, calibration)
-    better = _gb(there) if max(here, there) > _COSTS * min(here, there) else "as much"
-    return there > _COSTS * here, f"bus bandwidth {_gb(here)}, {better} {otherwise}"
+    better = _gb(there) if max(here, there) > _COSTS * min(here, there) else "no more"
+    return there > _COSTS * here, f"allreduce bus bandwidth is {_gb(here)}, {better} {otherwise}"
 
 
 def paths_taken(

@@ -88,9 +88,9 @@ def test_a_row_that_is_far_off_and_constants_that_no_row_tells_are_named(ddpsim:
     unused = next(line for line in said.err.splitlines() if "no row depends on" in line)
     made = ddpsim("calibrate", table, "--topology", "dgx-1v", "-o", tmp_path / "c.json", "--json").document["unused"]
     assert "nccl.efficiency.net.simple" in made
-    assert unused == f"note: no row depends on {', '.join(made[:3])} and {len(made) - 3} more: the priors stay"
+    assert unused == f"note: no row depends on {', '.join(made[:3])} and {len(made) - 3} more: the defaults stay"
     assert "nccl.efficiency.net.simple" not in said.out
-    assert "constants kept as documented; -v lists them" in said.out
+    assert "constants keep their documented default; -v lists them" in said.out
     every = ddpsim("calibrate", table, "--topology", "dgx-1v", "-o", tmp_path / "c.json", "-v").out
     row = next(line for line in every.splitlines() if line.startswith("nccl.efficiency.net.simple"))
     assert row.endswith("prior: no row uses it")

@@ -55,7 +55,7 @@ def test_a_gpu_alone_takes_a_launch(ddpsim: Callable, fidelity: str) -> None:
 def test_calibrated_predictions_stand_beside_the_measured(ddpsim: Callable, measured: Path, tmp_path: Path) -> None:
     calibration = tmp_path / "calibration.json"
     report = ddpsim("calibrate", measured, "--topology", "loopback", "-o", calibration, "--plot", tmp_path / "c.png")
-    assert "left out" in report.out
+    assert "held out of the fit" in report.out
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
     beside = ("--topology", "loopback", "--measured", measured, "--calibration", calibration)
     rows = ddpsim("allreduce", *beside, "--json").document["rows"]

@@ -46,7 +46,7 @@ def test_bad_input_is_one_message_with_its_place(ddpsim, options, says):
 
 def test_a_kept_pace_is_named(ddpsim):
     text = ddpsim("compare", "--workload", "resnet50@recorded", "--topology", "dgx-a100").out
-    assert text.splitlines()[0].endswith("pace of V100 estimated")
+    assert text.splitlines()[0].endswith("compute times estimated for V100")
 
 
 @pytest.mark.needs("minutes")
@@ -56,7 +56,7 @@ def test_advice_on_a_machine_without_a_network_is_printed_too(ddpsim):
     assert document["break_even"] == []
     text = ddpsim(*words).out
     assert (
-        "\n4x1080ti-pcie, batch 32, fp32\n    no_sync, reducing every 2 micro-batches, which make a step, saves "
+        "\n4x1080ti-pcie, batch 32, fp32\n    accumulating gradients (no_sync) over 2 micro-batches a step saves "
         in text
     )
     assert text.count("no_sync") == len(document["no_sync"]) == 3

@@ -21,7 +21,7 @@ def test_layers_that_sleep_keep_their_own_pace(ddpsim: Callable, tiny: Path) -> 
     for topology in ("loopback", "dgx-1v"):
         err = ddpsim("predict", "--workload", tiny, "--topology", topology, "--gpus-per-node", "2").err
         assert "take a workload of that device" not in err
-        assert "keeps the pace of V100 by layers that sleep" in err
+        assert "has the compute times of V100, by layers that sleep" in err
 
 
 @pytest.mark.parametrize(("second", "told"), [("dgx-a100", 1), ("{machine: dgx-a100, workload: FILE}", 0)])
@@ -32,7 +32,7 @@ def test_another_device_is_told_of_once_wherever_it_stands(
     cluster.write_text(MIXED.replace("SECOND", second.replace("FILE", str(tiny))))
     here = ("--workload", tiny, "--topology", cluster)
     for command in (("predict",), ("sweep", "--nodes", "1,2"), ("plan", "--nodes", "2,1", "--bucket-cap-mb", "1")):
-        assert ddpsim(*command, *here).err.count("tiny keeps the pace of V100, mixed has A100;") == told
+        assert ddpsim(*command, *here).err.count("tiny has the compute times of V100, mixed has A100;") == told
     assert ddpsim("predict", *here, "--nodes", "1").err == ""
 
 

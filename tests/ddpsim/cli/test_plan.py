@@ -22,7 +22,7 @@ def test_plan_advises_and_writes_a_plan_that_predict_takes(ddpsim: Callable, tin
     assert taken["iteration_s"] == pytest.approx(row["iteration_s"])
     text = ddpsim("plan", "--workload", tiny, *HERE).out
     assert row["torch"] in text
-    assert "V100, est." in text
+    assert "est." in text
 
 
 def test_plan_takes_several_workloads_and_says_so_of_each(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def test_a_search_shows_the_best_and_why_the_rest_are_left(ddpsim: Callable) -> 
     assert "\nplain DDP " in text
     assert " than plain DDP, " in text
     assert "DistributedDataParallel(model" in text
-    assert "left out:" in text
+    assert "ruled out:" in text
 
 
 def test_the_document_has_rows_and_counts(ddpsim: Callable) -> None:

@@ -70,7 +70,7 @@ def test_an_import_advises_where_words_and_affinities_differ(ddpsim: Callable, t
     matrix = tmp_path / "topo.txt"
     matrix.write_text("\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tSYS\t0-7\nGPU1\tSYS\tX\t0-7\n", encoding="utf-8")
     imported = ddpsim("topo", "import", matrix, "--gpu", "a40")
-    assert re.search(r"advice: GPU0 and GPU1 are SYS apart .*bus bandwidth \S+ GB/s, .* by affinities", imported.err)
+    assert re.search(r"advice: GPU0 and GPU1 are SYS apart .*bus bandwidth is \S+ GB/s, .* by affinities", imported.err)
 
 
 def test_imports_that_cannot_be_read(ddpsim: Callable, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_fast_ethernet_is_asked_about(ddpsim: Callable) -> None:
 def test_the_transport_of_each_pair_is_shown(ddpsim: Callable) -> None:
     said = ddpsim("topo", "show", "2x4a100-1nic").out
     assert re.search(r"^gpu0 - gpu1, gpu0 - gpu2 +P2P over NVLink .*\nand 4 more$", said, re.MULTILINE)
-    assert "bus bandwidth by P2P over NVLink in a node: " in said
+    assert "bus bandwidth inside a node by P2P over NVLink: " in said
     shown = ddpsim("topo", "show", "2x4a100-1nic", "--json").document["transports"]
     assert shown["in_node"]["transports"] == ["P2P over NVLink"]
     assert [other["setting"] for other in shown["in_node"]["alternatives"]] == ["NCCL_P2P_DISABLE=1"]

@@ -35,7 +35,7 @@ def test_a_folder_is_told_round_by_round(tmp_path: Path, capsys: pytest.CaptureF
         f"kept     {KEPT}, 85",
         f"before   {BEFORE}, 100",
         "64 steps, 128",
-        "2.0 % of them",
+        "2.0 % of their time",
         "+20.0 %",
     ):
         assert words in said, said

@@ -95,9 +95,9 @@ def test_constants_in_force_count() -> None:
 
 def test_lines_say_transport_rate_and_what_else_there_is() -> None:
     first, second, advice = taken(box(nic="ethernet")).lines()
-    assert first.startswith("bus bandwidth by host memory (SHM) and P2P over PCIe in a node: ")
+    assert first.startswith("allreduce bus bandwidth inside a node by host memory (SHM) and P2P over PCIe: ")
     assert "with P2P off (NCCL_P2P_DISABLE=1)" in first
-    assert second.startswith("bus bandwidth by NET/Socket through host memory between nodes: ")
+    assert second.startswith("allreduce bus bandwidth between nodes by NET/Socket through host memory: ")
     assert "with RoCE (kind: roce)" in second
     assert advice.startswith("advice: x has 1 card of 12.5GB/s of kind `ethernet`")
 
@@ -130,13 +130,13 @@ BOTTLENECKS = {
         "slots: [{gpus: [0, 1]}], switches: [{nics: [0, 1], bandwidth: 3GB/s}]",
         "slots: [{gpus: [0, 1]}], switches: [{nics: [0], bandwidth: 3GB/s}, {nics: [1], bandwidth: 3GB/s}]",
         "nic0, nic1 behind one PCIe link (pcie0 - cpu0) of 3GB/s",
-        "with a link for each",
+        "if each had a link of its own",
     ),
     "GPUs far from the cards": (
         "slots: [{socket: 1, gpus: [0, 1]}, {nics: [0, 1]}]",
         "slots: [{gpus: [0, 1], nics: [0, 1]}]",
-        "gpu0, gpu1 on another socket than every NIC, to which one alone has 6GB/s",
-        "on the NIC's",
+        "gpu0, gpu1 on another socket than every NIC, which one alone reaches at 6GB/s",
+        "if all were on a NIC's socket",
     ),
 }
 
@@ -147,7 +147,8 @@ def test_a_bottleneck_of_the_tree_costs_what_a_file_without_it_gains(
 ) -> None:
     here, there = (parse_topology(TREE.format(tree=each), "x.yaml") for each in (tree, better))
     (line,) = taken(here).advice
-    gain = f"; bus bandwidth {between(here).busbw / 1e9:.3g} GB/s, {between(there).busbw / 1e9:.3g} GB/s {otherwise}"
+    before, after = (f"{between(each).busbw / 1e9:.3g} GB/s" for each in (here, there))
+    gain = f"; allreduce bus bandwidth is {before}, {after} {otherwise}"
     assert line.startswith(f"x has {what}")
     assert line.endswith(gain)
     assert paths_advice(there.place(2), every=True) == ()
@@ -157,9 +158,9 @@ def test_a_lane_is_said_where_no_message_takes_it_and_links_that_cost_nothing_wh
     switch = "switches: [{bandwidth: 187.5MB/s, gpus: [0, 1], nics: [0, 1]}]"
     (line,) = paths_advice(parse_topology(TREE.format(tree=switch), "x.yaml").place(1))
     assert line.startswith("x has all its GPUs behind PCIe")
-    assert line.endswith("as much in slots of 16 lanes")
+    assert line.endswith("no more in slots of 16 lanes")
     placement = load_topology("dgx-a100").place(2)
     assert paths_advice(placement) == ()
     (line,) = paths_advice(placement, every=True)
     assert line.startswith("dgx-a100 has nic0, nic1 behind one PCIe link (pcie0 - cpu0) of 24GB/s, and others")
-    assert line.endswith("as much with a link for each")
+    assert line.endswith("no more if each had a link of its own")

@@ -31,13 +31,22 @@ def names(workload=MODEL, ranks=8, options=None, calibration=None):
 
 
 def test_each_cause_that_nobody_measured_is_one_doubt():
-    own = {"estimated pace, anchored", "host launches", "DDP's host costs", "copies into buckets"}
-    together = {"allreduce over NVLink", "computing beside collectives", "devices that differ"}
+    own = {
+        "estimated compute times, scaled to a published step",
+        "host launches",
+        "DDP's host costs",
+        "copies into buckets",
+    }
+    together = {
+        "allreduce over NVLink",
+        "slowdown where computation overlaps collectives",
+        "speed differences between GPUs",
+    }
     assert names() == own | together
     assert names(ranks=1) == own
-    assert names(options=Options(comm="noop")) == own | {"devices that differ"}
+    assert names(options=Options(comm="noop")) == own | {"speed differences between GPUs"}
     captured = replace(MODEL, estimated=False)
-    assert names(captured) == names() - own | {"captured pace", "DDP's host costs", "copies into buckets"}
+    assert names(captured) == names() - own | {"captured compute times", "DDP's host costs", "copies into buckets"}
     by_user = replace(MODEL, provenance={"scaled_to": "given by the user"})
     counted = replace(MODEL, provenance={TERM_SHARES: {}})
     carried = replace(MODEL, provenance={TERM_SHARES: {}, MEASURED_ON: "A100"})
@@ -84,7 +93,7 @@ def test_a_step_that_repeats_as_devices_do_is_the_devices_and_its_noise_is_its_s
         given = replace(MODEL, provenance=told, **near)
         return {each.name: each for each in doubts_of(given, MACHINE.place(1, 8), Options(), None, [1 << 20])}
 
-    either, fills = "whether host or device fills the step", "the step that was given"
+    either, fills = "whether host or device fills the step", "the given step time"
     unknown, as_host, as_device = (found(repeats) for repeats in (None, 0.03, 0.001))
     assert {either in each for each in (unknown, as_host)} == {True}
     assert either not in as_device
@@ -97,16 +106,18 @@ def test_a_step_that_repeats_as_devices_do_is_the_devices_and_its_noise_is_its_s
 
 def test_a_constant_that_was_measured_or_given_leaves_the_doubt_of_priors():
     every = {f"nccl.ddp.{name}": 1.2 for name in ("enter_s", "compute_slowdown", "communication_slowdown")}
-    assert "computing beside collectives" not in names(calibration=PRIORS.with_values(every, source=GIVEN))
+    assert "slowdown where computation overlaps collectives" not in names(
+        calibration=PRIORS.with_values(every, source=GIVEN)
+    )
     measured = names(calibration=PRIORS.with_values(every, source="microbenchmark"))
-    assert "computing beside collectives" not in measured
+    assert "slowdown where computation overlaps collectives" not in measured
     assert "DDP's measured costs" in measured
 
 
 def test_a_step_on_one_gpu_is_as_unsure_as_its_pace():
     bound = replace(MODEL, estimated=False, synchronises=())
     found = predict(Job(bound, MACHINE, gpus_per_node=1))
-    [pace] = [doubt for doubt in found.doubts if doubt.name == "captured pace"]
+    [pace] = [doubt for doubt in found.doubts if doubt.name == "captured compute times"]
     work_s = sum(float(phase.device_s[0]) for phase in (bound.forward, bound.backward, bound.optimizer))
     assert pace.high - found.iteration_s == pytest.approx(work_s * math.expm1(PACE["captured"].high), rel=0.02)
     assert found.low_s <= pace.low < found.iteration_s < pace.high <= found.high_s

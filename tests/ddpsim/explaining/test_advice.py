@@ -174,9 +174,9 @@ def test_the_text_says_why_an_excess_of_the_table_names_nobody_and_what_the_coll
     assert "\nno rank is late: rank 1 takes 9 ms more in forward\n" in text(unsure)
     assert unsure.document()["late_unsure"] == unsure.late_unsure
     head = text(found).partition("\ncollectives, ms: ")[2].partition("\ncollective ")[0]
-    assert "are rank 0's" in head
-    assert "median over steps by itself" in head
-    assert "mean until the last" in head
+    assert "on rank 0" in head
+    assert "median over steps" in head
+    assert "for the last rank, mean over ranks" in head
 
 
 def test_what_a_recorded_run_lacks_for_a_prediction_is_told_with_the_option(tmp_path, capsys):

@@ -121,7 +121,7 @@ def test_what_cannot_be_estimated_is_not_ranked(bare: Path, capsys: pytest.Captu
         assert run([command, *one, *several]) == 0
         text = capsys.readouterr().out
         assert "not ranked: " in text
-        assert "keeps the pace of H100, has V100" in text
+        assert "its compute times are of H100, it has V100" in text
     found = compare([str(bare)], list(MACHINES[:2]), nodes=[1])
     assert found.best is None
     assert "no machine is ranked" in compare_report(found).verdict[0]

@@ -61,7 +61,7 @@ def test_a_machine_without_a_measured_step_is_ranked_with_a_doubt_and_a_word(giv
     found = compare([given], ["dgx-a100", "dgx-h100"])
     measured, carried = (row.prediction for row in found.rows)
     assert measured.high_s / measured.low_s < carried.high_s / carried.low_s
-    said = "dgx-h100: ranked at the share of its roofline that the step measured on A100 takes"
+    said = "dgx-h100: ranked as if as near to its roofline as the step measured on A100"
     assert said in text(found, 0.8)
     assert said in " ".join(describe_borrowed(row.chosen for row in plan(given, [load_topology("dgx-h100")]).rows))
     assert not list(describe_borrowed([predict(given, load_topology("dgx-a100"), band=False)]))
@@ -70,6 +70,6 @@ def test_a_machine_without_a_measured_step_is_ranked_with_a_doubt_and_a_word(giv
 def test_a_gpu_of_amd_is_ranked_with_what_the_one_published_step_took() -> None:
     found = compare(["bert-large@h100-amp-b8"], ["dgx-h100", "mi300x-8"])
     [said] = describe_borrowed(row.prediction for row in found.rows)
-    assert said.startswith("mi300x-8: ranked at the shares of peak of NVIDIA's GPUs")
+    assert said.startswith("mi300x-8: ranked as if it reached the share of peak of NVIDIA's GPUs")
     assert "2.9 times as long" in said
     assert said in text(found, 0.8)

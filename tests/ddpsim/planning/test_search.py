@@ -142,14 +142,14 @@ def test_what_may_not_fit_stands_beside_the_answer_and_is_never_it() -> None:
     assert document["best"]["scheme"] == "fsdp2"  # type: ignore[index]
     assert [row["scheme"] for row in document["may_not_fit"]] == ["ddp"]  # type: ignore[attr-defined]
     less = 100 * (1 - found.may_not_fit[0].step_s[0] / found.best.step_s[0])
-    assert f"faster, but may not fit: ddp, 1 micro-batch of 8, {less:.1f} % less than the best" in shown
+    assert f"faster, but may not fit: ddp, 1 micro-batch of 8, {less:.1f} % shorter step than the best" in shown
     assert "best: fsdp2, 1 micro-batch of 8" in shown
     alone = search(
         "gpt2-small", node, nodes=2, space=replace(space, schemes=["ddp"]), options=Options(memory_limit_bytes=limit)
     )
     assert alone.best is None
     assert alone.document()["best"] is None
-    assert "best: nothing surely fits" in text(alone)
+    assert "best: none is sure to fit" in text(alone)
 
 
 def test_plain_ddp_stays_where_no_leader_surely_gains_and_the_first_of_them_is_a_trial(small: SearchReport) -> None:

@@ -41,9 +41,9 @@ def test_a_trial_is_of_what_is_expected_to_gain_more_than_what_is_advised() -> N
 
 def test_a_trial_is_one_sentence_with_its_line_and_a_band_from_low_to_high() -> None:
     trial = Trial("DistributedDataParallel(model, bucket_cap_mb=10)", 0.035, -0.013, 0.06)
-    assert str(trial) == "worth one trial: bucket_cap_mb=10, 3.5 % expected (-1.3 to 6.0)"
+    assert str(trial) == "worth a try: bucket_cap_mb=10, 3.5 % shorter step expected (-1.3 to 6.0)"
     named = Trial("# fully_shard", 0.035, -0.013, 0.06, name="fsdp2")
-    assert str(named) == "worth one trial: fsdp2, 3.5 % expected (-1.3 to 6.0)"
+    assert str(named) == "worth a try: fsdp2, 3.5 % shorter step expected (-1.3 to 6.0)"
 
 
 ROWS = [("bert-large", "p3.16xlarge", 4), ("bert-large", "p3.16xlarge", 8), ("resnet50", "p3.16xlarge", 4)]

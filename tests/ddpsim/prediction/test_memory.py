@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_marked_and_not_advised(capsys: pytest.CaptureFixtu
     warn_of_pace(report.rows[0].chosen, told)
     assert any("does not fit the memory" in line for line in told)
     alone = plan(workload, [small])
-    assert "does NOT fit its GPUs" in text(alone)
+    assert "does NOT fit in GPU memory" in text(alone)
 
 
 def sharded_memory(scheme: str) -> Memory:

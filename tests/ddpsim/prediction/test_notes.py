@@ -27,5 +27,5 @@ def test_what_a_workload_leaves_out_is_named() -> None:
 @pytest.mark.parametrize(("scheme", "parts"), [("ddp", False), ("zero1", True), ("fsdp2", True), ("hsdp:4", True)])
 def test_clipping_gradients_of_which_ranks_have_parts_leaves_an_allreduce_out(scheme: str, *, parts: bool) -> None:
     said = notes(Options(scheme=scheme), optimizer_kind="adamw-fused+clip")
-    assert ("clipped by their common norm" in said) == parts
+    assert ("clipped by their global norm" in said) == parts
     assert "clipped" not in notes(Options(scheme=scheme), optimizer_kind="adamw-fused")

@@ -162,7 +162,7 @@ def test_where_nothing_is_sent_no_link_and_no_latency_is_asked_for() -> None:
 def test_the_table_names_what_saves_something_the_most_first() -> None:
     told = [Sensitivity("computation", 1e-3, retimed=True), Sensitivity("host", 0.0, retimed=True)]
     assert format_helps_most(told, 0.1) == [
-        "what would help most, one per cent more of each:",
+        "what would help most: time saved per step by each resource being one per cent faster:",
         "  resource     saves  of the step",
         "  computation   1 ms       1.00 %",
     ]

@@ -68,7 +68,7 @@ def test_the_tables_have_each_row_with_its_bands_and_costs(compared: Comparison)
         assert paid["USD a million samples"] == format_band(row.per_million_samples)
         assert paid["an epoch"].startswith(f"{format_short(1.28e6 / row.samples_per_s[0] / 60)} (")
         assert shown["link"] == (row.bound.link or "–")
-        assert paid["front"] == ("*" if row.pareto else "")
+        assert paid["Pareto"] == ("*" if row.pareto else "")
 
 
 def test_curves_are_over_nodes_rates_and_cost(compared: Comparison) -> None:

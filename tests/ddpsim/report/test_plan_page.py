@@ -101,7 +101,7 @@ def test_sources_of_machines_workloads_and_constants_are_named(plan_page: Path) 
     listed = {row["constant"]: row for row in pages.table(constants)}
     assert "NCCL src/graph/tuning.cc" in listed["nccl.start.ll_s"]["source"]
     doubts = pages.table(parts["What is in doubt"])
-    assert "estimated pace" in {row["cause"] for row in doubts}
+    assert "estimated compute times" in {row["cause"] for row in doubts}
     assert all(row["what would remove it"] for row in doubts)
 
 

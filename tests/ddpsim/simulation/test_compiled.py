@@ -132,6 +132,6 @@ def test_what_crosses_cuts_is_doubted_where_it_was_counted_and_not_given():
     def doubts(*of, calibration=None):
         return [each.name for each in predict(Job(*of, options=options, calibration=calibration)).doubts]
 
-    assert "what cuts of the graph write" in doubts(counted, DGX)
-    assert "what cuts of the graph write" not in doubts(counted, DGX, calibration=known)
-    assert "what cuts of the graph write" not in doubts(source(), DGX)
+    assert "traffic where torch.compile splits the graph" in doubts(counted, DGX)
+    assert "memory traffic where torch.compile splits the graph" not in doubts(counted, DGX, calibration=known)
+    assert "memory traffic where torch.compile splits the graph" not in doubts(source(), DGX)
