@@ -207,7 +207,8 @@ def resolve(
     elif schedule is None:
         settings = carry_out(settings, partial(BucketSchedules, gloo=backend == "gloo"))
     else:
-        copy_s = 0.0 if schedule.sharding.offload is None else byte_copy_s(placement)
+        offloads = schedule.sharding.offload is not None and not kinds[0].workload.one_clock
+        copy_s = byte_copy_s(placement) if offloads else 0.0
         if schedule.one_process:
             settings = [merge_ranks(each, ranks) for each in settings]
         make = partial(make_ready, schedule, lanes=lanes_of(schedule), gloo=backend == "gloo", host_copy_s=copy_s)

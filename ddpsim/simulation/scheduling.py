@@ -166,7 +166,9 @@ def make_ready(
         place: of these ranks in a pipeline.
     """
     workload, options = setting.workload, setting.options
-    numbers, copy_s = {lane: n for n, lane in enumerate(lanes)}, 0.0 if setting.execution.one_thread else host_copy_s
+    numbers = {lane: number for number, lane in enumerate(lanes)}
+    # Where one thread computes, what is offloaded lies where it is computed.
+    copy_s = 0.0 if setting.execution.one_thread else host_copy_s
     buffers, layers = _lanes_beside(place)
     filled = (index for each in schedule if is_filled_by_hooks(each) for index in each.parameters)
     forward, updates = updates_of(schedule, workload, clipping=options.clip_gradients, scale_host=options.scale_host)

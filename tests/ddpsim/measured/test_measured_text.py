@@ -167,7 +167,7 @@ def test_ranks_that_nothing_states_are_read_off_the_rates_or_guessed_with_a_note
         return parse_table(f"size(B),time(ns),busbw(GB/s)\n{cells}", "t.csv")
 
     assert [found(f"1048576,70140,{busbw}\n").ranks for busbw in ("14.95", "22.42", "26.16")] == [2, 4, 8]
-    assert "2 by busbw" in found("1048576,70140,14.95\n").notes[0]
+    assert "2 from the ratio of busbw and algbw" in found("1048576,70140,14.95\n").notes[0]
     nothing = parse_table("size_bytes,time_us\n1048576,70\n", "t.csv")
     assert nothing.ranks is None
     assert "every GPU" in nothing.notes[0]

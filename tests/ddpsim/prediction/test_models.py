@@ -100,7 +100,7 @@ def test_a_step_that_its_user_measured_elsewhere_is_said_to_be_taken_over():
 def test_a_calibration_of_another_machine_is_said_to_be_taken_over():
     given = Calibration.priors("nccl")
     given = replace(given, provenance={**given.provenance, "topology": "dgx-a100"})
-    note = "the calibration was fitted to dgx-a100: its constants are taken over to dgx-h100"
+    note = "the calibration was fitted to dgx-a100: its constants are used for dgx-h100 too"
     for machine, expected in (("dgx-h100", [note]), ("dgx-a100", [])):
         found = predict("resnet50", load_topology(machine), calibration=given, band=False)
         assert [each for each in found.notes if "calibration" in each] == expected

@@ -57,7 +57,7 @@ def test_host_memory_may_be_far_slower_than_the_band_says() -> None:
     found = predict(Job(MODEL, machine, options=Options(keep_pace=True)))
     slow = predict_slow_host(found)
     assert slow is not None
-    assert slow.condition == "if allreduces take 4 to 7 times as long, as in one site's containers"
+    assert slow.condition == "if allreduces take 4 to 7 times as long, as measured in containers at one site"
     step_s, low_s, high_s = slow.step_s
     assert found.step_s[0] < low_s < step_s < high_s
     assert predict_slow_host(predict(Job(MODEL, machine, gpus_per_node=1), band=False)) is None

@@ -123,7 +123,7 @@ def test_the_output_says_whether_the_cost_rests_on_priors():
     for found, known in ((told, True), (prior, False)):
         assert found.document()["provenance"]["hidden_comm_known"] is known
         [line] = format_hidden_cost(found)
-        assert line.endswith("while computing" if known else "while computing (assumed, not measured)")
+        assert line.endswith("that overlaps it" if known else "that overlaps it (assumed, not measured)")
         assert f"{100 * found.hidden_comm_cost_s / found.iteration_s:.1f} %" in line
     assert format_hidden_cost(predict(Job(MODEL, MACHINE, gpus_per_node=1))) == []
 
