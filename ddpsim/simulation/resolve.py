@@ -207,8 +207,7 @@ def resolve(
     elif schedule is None:
         settings = carry_out(settings, partial(BucketSchedules, gloo=backend == "gloo"))
     else:
-        offloads = schedule.sharding.offload is not None and not kinds[0].workload.one_clock
-        copy_s = byte_copy_s(placement) if offloads else 0.0
+        copy_s = byte_copy_s(placement) if schedule.sharding.offload and not kinds[0].workload.one_clock else 0.0
         if schedule.one_process:
             settings = [merge_ranks(each, ranks) for each in settings]
         make = partial(make_ready, schedule, lanes=lanes_of(schedule), gloo=backend == "gloo", host_copy_s=copy_s)
