@@ -29,8 +29,6 @@ _MOST_BYTES = 1 << 30
 _BEGINS = b'{"point": "'
 _START = re.compile(rb'\{"point": "([0-9a-f]+)", "crc32": (\d{1,10}), "answer": ')
 _CLOSING = ord("}")
-_BEFORE = re.compile(rb'\{"point": "[0-9a-f]+", "crc32": \d{1,10}, "notes": ')
-"""How a line of an earlier version begins, whose key told nothing of the code."""
 
 
 class Journal:
@@ -54,12 +52,10 @@ class Journal:
             content = self._content()
         except OSError as error:
             raise self._make_write_error(error) from error
-        before = _BEFORE.match(content) is not None
-        if before or (not content.startswith(_BEGINS) and not _BEGINS.startswith(content)):
+        if not content.startswith(_BEGINS) and not _BEGINS.startswith(content):
             os.close(self._file)
-            what = "is a journal of an earlier version" if before else "holds something else than answers of ddpsim"
-            remedy = "remove it, or name another file" if before else "name a new file, or one that such a command made"
-            raise InputError(what, place=str(path), remedy=remedy)
+            remedy = "name a new file, or one that such a command made"
+            raise InputError("holds something else than answers of ddpsim", place=str(path), remedy=remedy)
         found = ((key, answer) for key, answer in _read(content) if key.startswith(self._code))
         self.entries |= {key.removeprefix(self._code): answer for key, answer in found}
         self.is_new = content == b""

@@ -111,15 +111,6 @@ def test_there_is_none_beside_what_is_no_file() -> None:
             assert journal is None
 
 
-def test_a_journal_of_an_earlier_version_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json.partial"
-    line = '{"point": "0f", "crc32": 12, "notes": [], "document": {"iteration_s": 0.1}}\n'
-    path.write_text(line)
-    with pytest.raises(InputError, match="is a journal of an earlier version"), open_journal(path):
-        pass
-    assert path.read_text() == line
-
-
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_what_stands_in_a_journals_place_is_not_followed(tmp_path: Path, kind: str) -> None:
     path, victim = tmp_path / f"out.json{ENDING}", tmp_path / "victim"
