@@ -60,7 +60,7 @@ def plan_ahead(out: Path) -> None:
         write_plan(report, str(out / f"plan-{name}.json"))
         (out / f"plan-{name}.txt").write_text(text(report) + "\n")
         draw(report.rows, str(out / f"plan-{name}.png"))
-        write(f"\n{subject}; steps in ms\n{summarise(found).text()}")
+        write(f"\n{subject}; steps in ms, with the buckets that are advised there\n{summarise(found).text()}")
 
 
 def summarise(rows: Sequence[PlanRow]) -> ResultTable:

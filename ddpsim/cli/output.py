@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from ddpsim.errors import InputError
+from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Section
 from ddpsim.tables import Column, Record, ResultTable, csv_of, parse_columns
 
@@ -72,8 +73,7 @@ class TableOutput(Output):
 
     def __post_init__(self) -> None:
         parse_columns(self.columns)
-        if self.csv and self.as_json:
-            raise InputError("`csv` and `as_json` are both given", place="csv", remedy="keep one")
+        refuse_excluded(self, "tables")
 
     @property
     def asked(self) -> tuple[str, ...]:

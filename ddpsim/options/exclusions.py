@@ -155,6 +155,7 @@ TABLE: Mapping[str, tuple[Exclusion, ...]] = {
             place="fully_shard", remedy="e.g. offload,host_update=80ms",
         ),
     ),
+    "tables": (Exclusion("csv", ("as_json",), sentence="`csv` and `as_json` are both given", place="csv"),),
     "workers": (Exclusion("workers", ("scheduler",), sentence="`workers` and `scheduler` are both given"),),
     "predict --first": (
         Exclusion(

@@ -99,6 +99,7 @@ class Prices:
         self.another |= list(map(self._moves_part_of_host, assumed, self.costs))
         if job.options.straggling is not None:
             self.another |= [each.excess != 1 for each in assumed]
+        # The reducer's buckets hang on sizes and order alone, not on how long anything takes.
         if job.options.scheduled:
             self.another |= [not self._keeps_schedule(each) for each in assumed]
         names = list(self.ranks[0].constants)

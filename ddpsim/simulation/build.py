@@ -206,8 +206,8 @@ class IterationBuilder:
     ) -> tuple[Collection[int], Collection[int], bool]:
         """Return which gradients hooks copy into messages, which do not come, and whether any are announced.
 
-        Those of an iteration that reduces none are: a schedule may send something in every one. Of a pipeline's passes
-        only the last of a stage has them whole.
+        Gradients are announced in iterations that reduce none too, for a schedule may send something in each. Of the
+        passes of a pipeline's stage, only in the last: before it no gradient is whole.
         """
         setting = self._setting
         announced = part.reduces or setting.stages is None

@@ -40,7 +40,7 @@ from ddpsim.simulation.scheduling import (
     merge_ranks,
     schedule_of,
 )
-from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.setting import NOTHING, RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
@@ -78,21 +78,22 @@ class SimulatedIterations:
         options: Options,
         iterations: int,
         warm_up: int,
-        schedule: Schedule | None,
+        schedule: Schedule,
         *,
         whole: bool,
         repeats: int = 0,
     ) -> SimulatedIterations:
         """Return the extent of a run that counts so many periods, each of which sends the same.
 
-        A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
-        makes updates, it takes `WARM_UP` until periods are alike.
+        A scheme's last iteration leaves messages in flight, which one period more sees to their end: the reducer's are
+        awaited by the end of backward, and the last step of a pipeline by all its ranks. Where forward makes updates,
+        it takes `WARM_UP` until periods are alike.
         """
-        if schedule is not None and schedule.update != "after_backward":
+        if schedule.update != "after_backward":
             warm_up = max(warm_up, WARM_UP)
         begin, period = warm_up * options.period, options.period
         end = begin + iterations * period
-        return cls(begin, end, end + (period if schedule is not None and whole else 0), repeats)
+        return cls(begin, end, end + (period if whole and options.fixed_schedule and not options.staged else 0), repeats)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,7 +188,7 @@ def resolve(
     kinds = list(_kinds_of(workload, placement, options, workloads, costs, parts))
     if given.get("every_rank") or options.asynchronous:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
-    schedule, ranks = None, placement.world_size
+    schedule, ranks = NOTHING.schedule, placement.world_size
     if options.fixed_schedule and not options.staged:
         first = kinds[0].workload
         plan = options.bucket_plan(first) if planned is None else planned.plan(0)
@@ -204,7 +205,7 @@ def resolve(
         settings = [each.with_input(factor) for each in settings]
     if parts:
         settings = in_stages(parts, drawn, settings, placement, backend, calibration)
-    elif schedule is None:
+    elif not options.fixed_schedule:
         settings = carry_out(settings, partial(BucketSchedules, gloo=backend == "gloo"))
     else:
         copy_s = byte_copy_s(placement) if schedule.sharding.offload and not kinds[0].workload.one_clock else 0.0

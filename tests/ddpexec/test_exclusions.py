@@ -21,6 +21,7 @@ from ddpexec.running.turns import check_turns
 from ddpsim import BucketCaps, InputError, Options, load_topology, load_workload
 from ddpsim.bucketing import plan_buckets
 from ddpsim.cli.app import run as ddpsim
+from ddpsim.cli.output import TableOutput
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.machine import machine_of
 from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
@@ -51,7 +52,8 @@ VALUES: dict[str, dict[str, Any]] = {
     "bucket_cap_mb_list": {"bucket_cap_mb_list": (1, 2)}, "bucket_cap_mb": {"bucket_cap_mb": 1},
     "first_bucket_mb": {"first_bucket_mb": 1}, "stages_per_rank": {"stages_per_rank": 2},
     "stages": {"stages": 2}, "tensor_ranks": {"tensor_ranks": 2}, "host_update": {"host_update": 1.0},
-    "offload": {"offload": True}, "workers": {"workers": 2}, "scheduler": {"scheduler": "tcp://a:1"},
+    "offload": {"offload": True}, "csv": {"csv": True}, "as_json": {"as_json": True}, "workers": {"workers": 2},
+    "scheduler": {"scheduler": "tcp://a:1"},
     "comm": {"comm": "noop"}, "remap_dropped": {"remap_dropped": True}, "static_graph": {"static_graph": True},
 }  # fmt: skip
 """A value of each option of a dataclass, and what else it takes."""
@@ -202,7 +204,7 @@ READERS: dict[str, list[Reader]] = {
     "plans": [made(Options)], "runs": [made(RunSettings)],
     "runs by torch's DDP": [made(RunSettings)], "bucket caps": [made(BucketCaps)],
     "pipelines": [made(Pipeline)], "cut layers": [cut], "fully_shard": [made(FullyShard)],
-    "workers": [made(Workers)], "predict --first": [first],
+    "tables": [made(TableOutput)], "workers": [made(Workers)], "predict --first": [first],
     "plan files": [command(ddpsim, "sweep --workload resnet50 --topology dgx-1v")],
     "predict --chakra": [command(ddpsim, "predict --workload resnet50 --topology dgx-1v")],
     "plan": [command(ddpsim, PLANNING)], "plan --schemes": [command(ddpsim, PLANNING)],
