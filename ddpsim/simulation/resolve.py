@@ -91,9 +91,9 @@ class SimulatedIterations:
         """
         if schedule.update != "after_backward":
             warm_up = max(warm_up, WARM_UP)
-        begin, period = warm_up * options.period, options.period
-        end = begin + iterations * period
-        return cls(begin, end, end + (period if whole and options.fixed_schedule and not options.staged else 0), repeats)
+        begin, end = warm_up * options.period, (warm_up + iterations) * options.period
+        over = options.period if whole and options.fixed_schedule and not options.staged else 0
+        return cls(begin, end, end + over, repeats)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
