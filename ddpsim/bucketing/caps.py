@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from ddpsim.errors import InputError, PlanError
@@ -115,6 +115,14 @@ class TorchCall:
         arguments = {**self.caps.torch_arguments(), **dict(self.flags)}
         passed = ", ".join(["model", *(f"{name}={value}" for name, value in arguments.items())])
         return f"DistributedDataParallel({passed})" + (f"  # {self.note}" if self.note else "")
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values; its text lacks how many MiB the first bucket was said to have."""
+        document = asdict(self)
+        caps = document["caps"]
+        if caps is not None and (several := caps["bucket_cap_mb_list"]) is not None:
+            caps["bucket_cap_mb_list"] = [*several]
+        return document | {"flags": [[*flag] for flag in self.flags]}
 
     @classmethod
     def parse(cls, text: str) -> TorchCall:

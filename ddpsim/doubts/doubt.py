@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ddpsim.simulation.communication import Assumptions
 
@@ -53,6 +53,11 @@ class Ends:
         low, high = ((1.0, 1.0) if end is None else (end.compute, end.host) for end in (doubt.low, doubt.high))
         loads = (1.0 if doubt.low is None else doubt.low.input, 1.0 if doubt.high is None else doubt.high.input)
         return cls(doubt.name, doubt.remedy, doubt.left, steps_s, (low, high), retimed, ends - retimed, loads)
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        pairs = {"steps_s": [*self.steps_s], "factors": [[*each] for each in self.factors], "loads": [*self.loads]}
+        return asdict(self) | pairs
 
 
 Cause = Doubt | Ends

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
-from ddpsim.prediction.kept import prediction_line, prediction_of
+from ddpsim.prediction.document import read_prediction
 from ddpsim.prediction.predict import predict, predict_buckets
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.job import Job, Keys
@@ -87,8 +87,8 @@ class Answers:
             band, local_s: as those of `predict`.
         """
         parts = (job,) if band else (job, "without its band")
-        read = partial(prediction_of, job=job)
-        found = self._ask(parts, lambda: self._predict(job, local_s, band=band), read, prediction_line)
+        read = partial(read_prediction, job=job)
+        found = self._ask(parts, lambda: self._predict(job, local_s, band=band), read, _document_line)
         if self._key_of is None and self._find_alike(job) is None:
             self._like.insert(0, (job, found))
             del self._like[_ALIKE:]
@@ -148,6 +148,10 @@ class Answers:
     def _find_alike(self, job: Job) -> Prediction | None:
         """Return a prediction of the same job but for its buckets."""
         return next((made for asked, made in self._like if _without_buckets(asked) == _without_buckets(job)), None)
+
+
+def _document_line(prediction: Prediction) -> str:
+    return json.dumps(prediction.kept_document(), allow_nan=False)
 
 
 def _without_buckets(job: Job) -> Job:

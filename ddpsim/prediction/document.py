@@ -1,15 +1,26 @@
-"""The `predict` document as a file: read, and checked for what validation takes from it."""
+"""The `predict` document: read for what validation takes from it, and as the prediction that it was written of."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, NoReturn, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from ddpsim.bucketing import BucketPlan, Parameter
+from ddpsim.bucketing.assign import Bucket
+from ddpsim.bucketing.caps import TorchCall
 from ddpsim.documents import Amount, Document, Index, Number, Text, document_error, read_as
+from ddpsim.doubts.doubt import Ends
 from ddpsim.errors import InputError
 from ddpsim.files import display_name, read_json
+from ddpsim.prediction.prediction import OVER_ITERATIONS, Prediction
+from ddpsim.prediction.simulated_run import SimulatedRun
+from ddpsim.simulation.job import Job
+from ddpsim.trace.metrics import BucketSummary, Summary
 
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _REMEDY = "give a file made with `ddpsim predict --json`"
@@ -124,3 +135,57 @@ def check_prediction(document: object, place: str) -> dict[str, object]:
         raise InputError("not a prediction", place=place, remedy=_REMEDY)
     read_as(PredictionFile, document, place, InputError, _REMEDY)
     return document
+
+
+_Buckets = tuple[tuple[tuple[int, ...], int | None], ...]
+"""Parameters and limit of each bucket; the job knows names and bytes."""
+
+_READ = TypeAdapter(tuple[Summary, _Buckets, TorchCall, float, float, float, tuple[Ends, ...], float | None])
+
+
+def read_prediction(document: Mapping[str, Any] | str, job: Job | None = None) -> Prediction:
+    """Return the prediction that `document` was written of: with its job, which has been loaded, an equal one.
+
+    Raises:
+        InputError: no predict document, one that lacks something, as of an earlier version, or another job's.
+    """
+    try:
+        said = json.loads(document) if isinstance(document, str) else document
+        own = [{each.name: bucket[each.name] for each in fields(BucketSummary)} for bucket in said["buckets"]]
+        over = {name: said["iterations"][name] for name in OVER_ITERATIONS}
+        counted = {each.name: said.get(each.name) for each in fields(Summary)} | over | {"buckets": own}
+        banded = (said[name] for name in ("local_s", "iteration_low_s", "iteration_high_s"))
+        parts = [counted, said["plan"]["buckets"], said["plan"]["call"], *banded, said["ends"]["of"]]
+        read = _READ.validate_json(json.dumps([*parts, said["hidden_comm_cost_s"]]), strict=True)
+        summary, buckets, call, local_s, low_s, high_s, ends, hidden_s = read
+        if job is None:
+            run, plan = cast(Any, _Lacking("run")), cast(Any, _Lacking("plan"))
+        else:
+            run, plan = SimulatedRun.of(job), _restore_plan(buckets, call, job.workload.parameters)
+    except (KeyError, TypeError, AttributeError, IndexError, ValidationError, json.JSONDecodeError) as error:
+        wrong = f"lacks {error}" if isinstance(error, KeyError) else "is no prediction"
+        raise InputError(f"the document {wrong}", place="document", remedy=_AGAIN) from error
+    return Prediction(run, summary, plan, local_s, low_s, high_s, ends, hidden_s, said)
+
+
+_AGAIN = "give what `Prediction.document()` of this version returns, with the job that it was made of, or none"
+
+
+def _restore_plan(buckets: _Buckets, call: TorchCall, parameters: Sequence[Parameter]) -> BucketPlan:
+    whole = (
+        Bucket(indices, sum(parameters[index].size_bytes for index in indices), limit) for indices, limit in buckets
+    )
+    return BucketPlan(tuple(whole), tuple(parameter.name for parameter in parameters), call)
+
+
+class _Lacking:
+    """Stands for what a prediction lacks that was read without its job, and says so where it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        what = f"the prediction was read without its job, and has no {self._name}: its `{name}` is not known"
+        raise InputError(what, place="job", remedy="read it with its job: `Prediction.from_document(document, job)`")

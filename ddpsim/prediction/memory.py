@@ -12,9 +12,9 @@ buffers in which gradients are staged, are alive as backward begins.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.gpus.table import find_shipped_gpu
@@ -139,6 +139,12 @@ class Memory:
             host,
         )
 
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Memory:
+        """Return what `document` says."""
+        known = {name: document[name] for name in (*_PARTS, "capacity_bytes", "batch_size")}
+        return cls(step_bytes=document["alive_bytes"], **known)
+
     @property
     def fits(self) -> bool | None:
         """Whether the device holds it with the slack of its allocator; None where that cannot be told."""
@@ -186,6 +192,7 @@ class Memory:
             "alive_bytes": self.step_bytes,
             "total_bytes": int(self._needed(1 + sum(SLACK) / 2)),
             "capacity_bytes": self.capacity_bytes,
+            "batch_size": self.batch_size,
             "largest_batch_size": self.largest_batch_size,
             "total_low_bytes": self.least_bytes,
             "total_high_bytes": int(self._needed(1 + SLACK[1])),

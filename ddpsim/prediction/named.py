@@ -220,7 +220,7 @@ _OF_JOB = {each.name: str(each.type) for each in fields(Job)} | {"workload": "Wo
 """What a job has, and what is taken for it from Python."""
 
 
-def _on_own_gpus(jobs: Sequence[Job]) -> Iterator[Job]:
+def on_own_gpus(jobs: Sequence[Job]) -> Iterator[Job]:
     """Yield jobs with what names stand for loaded once, and each workload put on the machine's own GPU."""
 
     def take(name: str, value: Any) -> Any:
@@ -304,7 +304,7 @@ def predict(
             raise InputError("a `Job` is given, and more of a job beside it", place="workload", remedy=remedy)
         if not isinstance(workload, Job):
             with computing(executor, cache, progress) as compute:
-                return compute(partial(Answers.predict, band=band), list(_on_own_gpus(workload)), name_job)
+                return compute(partial(Answers.predict, band=band), list(on_own_gpus(workload)), name_job)
     if (executor, cache) != (None, None):
         remedy = "give `predict([Job(...), ...], cache=...)`"
         raise InputError("one prediction has no `executor` and no `cache`", place="workload", remedy=remedy)
@@ -312,5 +312,5 @@ def predict(
         if topology is None:
             raise InputError("no machine is given", place="topology", remedy=_MACHINE)
         workload = Job(workload, topology, nodes, gpus_per_node, options, calibration)  # type: ignore[arg-type]
-    [job] = _on_own_gpus([workload])
+    [job] = on_own_gpus([workload])
     return simulated.predict(job, band=band, progress=progress)

@@ -93,7 +93,8 @@ def with_band(prediction: Prediction, progress: Progress | None = None) -> Predi
     ends = tuple(map(ends_of, doubts))
     more_s = max((prediction.iteration_s - next(told).iteration_s for _ in free), default=0.0)
     hidden_s = more_s if more_s > _ROUNDING * prediction.iteration_s else 0.0
-    banded = replace(prediction, ends=(*ends, *_phases(prediction, progress)), hidden_comm_cost_s=hidden_s)
+    joined = (*ends, *_phases(prediction, progress))
+    banded = replace(prediction, ends=joined, hidden_comm_cost_s=hidden_s, read=None)
     low_s, high_s = join.positive_band(prediction.iteration_s, banded.doubts)
     return replace(banded, low_s=low_s, high_s=high_s)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
@@ -33,13 +34,46 @@ from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of, kind_of
 from ddpsim.workload.replayed import clipping_share
 
+if TYPE_CHECKING:
+    from ddpsim.simulation.job import Job
+
 Band = tuple[float, float, float]
 """A number with its 10th and 90th percentile: middle, low, high."""
 
 PARTS, BUCKETS = "Parts of the step", "Buckets"
 """Titles of a prediction's tables."""
 
+OVER_ITERATIONS = ("iterations", "iteration_low_s", "iteration_high_s")
+"""Fields of `Summary` that tell how its iterations differ."""
+
+_OF_ONE = (
+    "rank_steps_s", "servers", "iterations", "ends", "buckets", "plan", "notes", "transports", "provenance",
+)  # fmt: skip
+"""Keys of the `predict` document that no row of a table has."""
+
 _JITTER, _NO_REMEDY = "jitter", "none: iterations differ"
+
+
+Value = TypeVar("Value")
+
+
+class Figure(Generic[Value]):
+    """A property of a prediction that is a key of its document: of one that was read, what it says there."""
+
+    def __init__(self, compute: Callable[[Any], Value]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._key = name
+
+    def __get__(self, prediction: Prediction, owner: type) -> Value:
+        """Return the figure."""
+        if prediction is None:
+            return self
+        if prediction.read is None:
+            return self._compute(prediction)
+        found: Value = prediction.read[self._key]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +98,7 @@ class Prediction:
         ends: the iteration at the two ends of each doubt; empty until `with_band`.
         hidden_comm_cost_s: what computing and communicating at once costs the iteration beyond each by itself; it is
             in the parts already. None until `with_band`.
+        read: the document that it was read from; None where it was computed.
     """
 
     run: SimulatedRun = field(repr=False)
@@ -74,28 +109,53 @@ class Prediction:
     high_s: float
     ends: tuple[Ends, ...] = field(default=(), compare=False)
     hidden_comm_cost_s: float | None = field(default=None, compare=False)
+    read: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any] | str, job: Job | None = None) -> Prediction:
+        """Return the prediction of which `document` is the JSON: with its job an equal one.
+
+        Without a job it has the numbers and tables, and says what it lacks where its run, trace or buckets' plan are
+        asked for. Its trace is simulated again where it is asked for.
+
+        >>> from ddpsim import Job, predict
+        >>> job = Job("resnet50", "dgx-1v", nodes=2)
+        >>> found = predict(job)
+        >>> Prediction.from_document(found.document(), job) == found
+        True
+        >>> Prediction.from_document(found.document()).samples_per_s == found.samples_per_s
+        True
+
+        Raises:
+            InputError: no predict document, one that lacks something, as of an earlier version, or another job's.
+        """
+        from ddpsim.prediction.document import read_prediction
+        from ddpsim.prediction.named import on_own_gpus
+
+        return read_prediction(document, None if job is None else next(on_own_gpus([job])))
 
     def __repr__(self) -> str:
-        where = f"{self.nodes} x {self.topology.name}"
-        return f"<Prediction: {self.workload.name} on {where}, {self.step_text}>"
+        said = self.step_document()
+        return f"<Prediction: {said['workload']} on {said['nodes']} x {said['topology']}, {self.step_text}>"
 
     @property
     def step_text(self) -> str:
         """The optimizer's step in few words: `821.2 ms a step (8 micro-batches of 102.7 ms)`."""
-        count, said = self.options.accumulate, f"{self.step_s[0] * 1e3:.4g} ms a step"
+        count, said = self.accumulate, f"{self.step_s[0] * 1e3:.4g} ms a step"
         if count > 1:
             return f"{said} ({count} micro-batches of {self.iteration_s * 1e3:.4g} ms)"
-        staged = self.options.micro_batches
+        pipeline: Mapping[str, int] = self._parts_document().get("pipeline", {})
+        staged = pipeline.get("micro_batches", 1)
         return said if staged == 1 else f"{said} ({staged} micro-batches in a pipeline)"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step with its band, and what it comes to."""
         from ddpsim.markup import summary_card
 
-        count = self.options.accumulate
+        count, said = self.accumulate, self.step_document()
         each = {} if count == 1 else {"micro-batch": f"{format_time(self.iteration_s)}, {count} a step"}
         return summary_card(
-            f"{self.workload.name} on {format_count(self.nodes, 'node')} of {self.topology.name}",
+            f"{said['workload']} on {format_count(self.nodes, 'node')} of {said['topology']}",
             {
                 "step": "{} ({} to {})".format(*map(format_time, self.step_s)),
                 **each,
@@ -109,8 +169,8 @@ class Prediction:
 
     def tables(self) -> dict[str, ResultTable]:
         """Return the parts of a step and its buckets, by titles: each writes itself as text, Markdown and HTML."""
-        stages = self.options.pipeline is not None
-        parts = parts_table(self.summary, self.clipping_s, self.options.accumulate, stages=stages)
+        stages = "pipeline" in self._parts_document()
+        parts = parts_table(self.summary, self.clipping_s, self.accumulate, stages=stages)
         return {PARTS: parts, BUCKETS: bucket_table(self.summary.buckets, PREDICTED_BUCKETS)}
 
     @property
@@ -168,7 +228,7 @@ class Prediction:
         """The machine."""
         return self.placement.topology
 
-    @property
+    @Figure
     def nodes(self) -> int:
         """How many of its nodes take part."""
         return self.placement.nodes
@@ -185,13 +245,13 @@ class Prediction:
         jitter = Effect(_JITTER, _NO_REMEDY, s.iteration_low_s, s.iteration_high_s, 1.0)
         return join.sort_by_width([jitter, *(join.effect(each, s.iteration_s, each.steps_s) for each in self.ends)])
 
-    @property
+    @Figure
     def clipping_s(self) -> float | None:
         """Of `optimizer_s`, what clipping gradients is; None where that is not known, as of a captured step."""
         share = clipping_share(self.workload)
         return None if share is None else share * self.summary.optimizer_s
 
-    @property
+    @Figure
     def scaling_efficiency(self) -> float:
         """Share of one rank's speed without DDP that each rank keeps; the mean of ranks that go each their own way."""
         steps = self.rank_steps_s
@@ -202,7 +262,7 @@ class Prediction:
         """Samples of an iteration, of all ranks that train; those that have a copy of the model together share them."""
         return self.options.micro_batches * sum(self.run.batches) // self.options.ranks_a_copy
 
-    @property
+    @Figure
     def samples_per_s(self) -> float:
         """Samples a second, of all ranks that train."""
         steps = self.rank_steps_s
@@ -216,6 +276,9 @@ class Prediction:
 
         Then `iteration_s` is that of the slowest.
         """
+        if self.read is not None:
+            steps: dict[str, float] | None = self.read.get("rank_steps_s")
+            return None if steps is None else {int(rank): seconds for rank, seconds in steps.items()}
         if not self.options.asynchronous:
             return None
         trace = self.summarised_trace
@@ -225,6 +288,8 @@ class Prediction:
     @property
     def staleness(self) -> dict[str, float] | None:
         """How stale gradients were that servers took in, where ranks go on without each other; else None."""
+        if self.read is not None:
+            return self.read.get("servers")
         found = self.summarised_trace.provenance.get("servers") if self.options.asynchronous else None
         return dict(found) if isinstance(found, dict) else None
 
@@ -234,16 +299,21 @@ class Prediction:
         middle = self.samples_per_s
         return middle, middle * self.iteration_s / self.high_s, middle * self.iteration_s / self.low_s
 
-    @property
+    @Figure
     def tokens_per_s(self) -> float | None:
         """Tokens a second; None of a workload that does not know how long its sequences are."""
         tokens = self.workload.tokens_per_sample
         return None if tokens is None else tokens * self.samples_per_s
 
+    @Figure
+    def accumulate(self) -> int:
+        """Iterations of a step of the optimizer."""
+        return self.options.accumulate
+
     @property
     def step_s(self) -> Band:
         """Time between two steps of the optimizer, of all its micro-batches, with its band."""
-        micro_batches = self.options.accumulate
+        micro_batches = self.accumulate
         return micro_batches * self.iteration_s, micro_batches * self.low_s, micro_batches * self.high_s
 
     @property
@@ -271,7 +341,9 @@ class Prediction:
     @property
     def memory(self) -> Memory | None:
         """What a rank needs of its GPU's memory; None on a CPU, whose memory is not judged."""
-        return self.run.memory(self.plan)
+        if self.read is None:
+            return self.run.memory(self.plan)
+        return None if (said := self.read["memory"]) is None else Memory.from_document(said)
 
     @property
     def transports(self) -> ChosenPaths | None:
@@ -296,6 +368,8 @@ class Prediction:
     @property
     def notes(self) -> tuple[str, ...]:
         """What its figures do not say, a sentence each."""
+        if self.read is not None:
+            return tuple(self.read["notes"])
         schedule = self.run.schedule()
         noted = pace_notes(
             self.workload,
@@ -330,6 +404,8 @@ class Prediction:
 
     def step_document(self) -> dict[str, object]:
         """Return what every document says of a step: where it runs, its times, parts, rates and memory."""
+        if self.read is not None:
+            return {key: value for key, value in self.read.items() if key not in _OF_ONE}
         s = self.summary
         return {
             "topology": self.topology.name,
@@ -362,8 +438,10 @@ class Prediction:
             "memory": None if (memory := self.memory) is None else memory.document(),
         }
 
-    def _parts_document(self) -> dict[str, object]:
+    def _parts_document(self) -> dict[str, Any]:
         """Return what is said of ranks that share layers or experts; nothing where none do."""
+        if self.read is not None:
+            return self.step_document()
         tensor, experts, given = self.workload.tensor, self.workload.experts, self.options.pipeline
         if given is not None:
             sent = given.boundary_bytes or self.workload.boundary_bytes or 0
@@ -398,14 +476,28 @@ class Prediction:
 
     def document(self) -> dict[str, object]:
         """Return the `predict` document; the units are in its keys."""
+        found = self.kept_document()
+        if "transports" not in found:
+            found["transports"] = None if (taken := self.transports) is None else taken.document()
+        return found
+
+    def kept_document(self) -> dict[str, object]:
+        """Return the `predict` document, without `transports` where nobody has asked for them.
+
+        To price what else NCCL could have moved bytes by takes longer than the rest of the document.
+        """
+        if self.read is not None:
+            return dict(self.read)
         unused = {str(rank): [*layers] for rank, layers in self.options.unused.items()}
         return {
             **self.step_document(),
             **({} if (steps := self.rank_steps_s) is None else {"rank_steps_s": {str(r): t for r, t in steps.items()}}),
             **({} if (stale := self.staleness) is None else {"servers": stale}),
+            "iterations": {name: getattr(self.summary, name) for name in OVER_ITERATIONS},
             "ends": {
                 "retimed": sum(ends.retimed for ends in self.ends),
                 "simulated": sum(ends.simulated for ends in self.ends),
+                "of": [ends.document() for ends in self.ends],
             },
             "buckets": [
                 {
@@ -414,11 +506,15 @@ class Prediction:
                     "wire_bytes": b.size_bytes if self.options.compression == "none" else self.wire_bytes(b.parameters),
                     "parameters": list(b.parameters),
                     **{moment: getattr(b, moment) for moment in MOMENTS},
+                    **{name: getattr(b, name) for name in ("operation", "device", "skew_s")},
                 }
                 for b in self.summary.buckets
             ],
+            "plan": {
+                "buckets": [[[*b.parameters], b.limit_bytes] for b in self.plan.buckets],
+                "call": self.plan.call.document(),
+            },
             "notes": list(self.notes),
-            "transports": None if (taken := self.transports) is None else taken.document(),
             "provenance": {
                 "ddpsim": __version__,
                 "seed": self.options.seed,
