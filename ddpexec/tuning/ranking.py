@@ -24,7 +24,8 @@ from ddpsim.explaining.splits import MedianSplit
 from ddpsim.jobs.torch_line import caps_giving
 from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
 from ddpsim.planning.worth import is_list_worth_it
-from ddpsim.prediction.predict import gain_band, predict, with_band
+from ddpsim.prediction.answers import Answers
+from ddpsim.prediction.predict import gain_band, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.schemes import WITHOUT_BUCKETS
 from ddpsim.simulation import Options
@@ -118,9 +119,12 @@ def rank_caps(observed: Observed) -> CapRanking:
         keep_pace=True,
     )
 
+    # A whole scan is of one job with other buckets: what does not rest on these is found once.
+    answers = Answers()
+
     def predicted(chosen: Options) -> Prediction:
         asked = Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, chosen, calibration)
-        return predict(asked, local_s=0.0, band=False)
+        return answers.predict(asked, local_s=0.0, band=False)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -83,6 +83,12 @@ class ResumableCommand:
         self._stages.append((what, len(items), rows.found, part))
         return rows.all()
 
+    def compute_more(self, *asked: Any, progress: Callable[[int, int], None]) -> list[Any]:
+        """Return what is computed before it is known which rows there are; nothing is said of it when it ends early."""
+        from ddpsim.prediction.answers import Rows
+
+        return Rows(*asked, crew=self.crew, journal=self.journal, progress=progress).all()
+
     def deliver(self, text: Callable[[], str]) -> None:
         """Write a whole file where -o leads, if anywhere; no part of it is written any more."""
         self._stages.clear()

@@ -83,7 +83,7 @@ def run_searches(
     with make_resumable(by, (LEADERS + 1) * len(questions), out) as done:
         found = []
         for question in questions:
-            ranked = question.rank(done.crew, Progress(f"candidates of {question}"))
+            ranked = question.rank(done.compute_more, Progress(f"candidates of {question}"))
             found.append(ranked.report(partial(done.compute, what="plans", notes=lambda row: row.plan.best.notes)))
         if out is not None:
             best = tuple(each.best.plan for each in found if each.best is not None)

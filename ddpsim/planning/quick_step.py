@@ -10,6 +10,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.stages import parts_of
 from ddpsim.planning.best_buckets import rests_on_buckets
 from ddpsim.planning.worth import WORTH_IT
+from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
@@ -34,13 +35,27 @@ class QuickStep:
         memory: of a rank; None where it is not judged, or the candidate cannot be.
         step_s: between two steps of the optimizer, with the best caps; None where it does not fit, or cannot be.
         caps: those; None are torch's.
-        refused: why the candidate cannot be.
+        refused: why the candidate cannot be: message, place and remedy of the error.
     """
 
     memory: Memory | None = None
     step_s: float | None = None
     caps: BucketCaps | None = None
-    refused: InputError | None = None
+    refused: tuple[str, str | None, str | None] | None = None
+
+    @property
+    def error(self) -> InputError | None:
+        """Why the candidate cannot be."""
+        if self.refused is None:
+            return None
+        message, place, remedy = self.refused
+        return InputError(message, place=place, remedy=remedy)
+
+
+def ask_quick_step(answers: Answers, asked: tuple[Job, float], caps: Sequence[BucketCaps] | None = None) -> QuickStep:
+    """Return `quick_step` of a candidate, looked up where it was computed before."""
+    said = None if caps is None else list(map(repr, caps))
+    return answers.ask(QuickStep, lambda: quick_step(asked, caps), *asked, said, "quick step")
 
 
 def quick_step(asked: tuple[Job, float], caps: Sequence[BucketCaps] | None = None) -> QuickStep:
@@ -60,7 +75,7 @@ def quick_step(asked: tuple[Job, float], caps: Sequence[BucketCaps] | None = Non
             return QuickStep(memory)
         timed = _TimedBuckets.of(run)
     except InputError as error:
-        return QuickStep(refused=error)
+        return QuickStep(refused=(error.message, error.place, error.remedy))
     best_s, best = timed.default_s, None
     worth = timed.savable_s > WORTH_IT * best_s and best_s - timed.savable_s < beat_s
     if worth and caps != () and rests_on_buckets(run):

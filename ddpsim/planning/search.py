@@ -29,7 +29,7 @@ from ddpsim.planning.candidates import (
     global_batch_size_of,
     plain_ddp_of,
 )
-from ddpsim.planning.quick_step import QuickStep, quick_step
+from ddpsim.planning.quick_step import QuickStep, ask_quick_step, quick_step
 from ddpsim.planning.search_report import SearchReport, SearchRow
 from ddpsim.prediction.answers import Answers, Compute, computing, name_job
 from ddpsim.prediction.memory import Memory
@@ -41,8 +41,7 @@ from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.placement import Placement, place
 from ddpsim.units import GIB, format_count
-from ddpsim.workers.crew import WorkerPool, crew_of
-from ddpsim.workers.points import Points
+from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 
 LEADERS = 5
@@ -84,13 +83,12 @@ def search(
         options: of the job, all that is not looked over; `memory_limit_bytes` decides what fits.
         progress: called with (candidates done, candidates in all).
         executor: where they are computed; None is here, one by one. The rows are the same.
-        cache: file in which the leaders' answers are kept, and found again.
+        cache: file in which answers are kept, and found again.
 
     Raises:
         InputError: no candidate fits (the least need is named), or none divides ranks, layers and samples; and as
             `predict`.
     """
-    crew = crew_of(executor)
     question = SearchQuestion(
         Model.of(workload, options),
         topology,
@@ -101,9 +99,8 @@ def search(
         gpus_per_node=gpus_per_node,
         calibration=calibration,
     )
-    found = question.rank(crew, progress)
     with computing(executor, cache) as compute:
-        return found.report(compute)
+        return question.rank(compute, progress).report(compute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +128,10 @@ def leader_row(answers: Answers, leader: Leader) -> SearchRow:
 
 def _name_leader(leader: Leader) -> str:
     return name_job(leader.job)
+
+
+def _name_candidate(asked: tuple[Job, float]) -> str:
+    return f"a candidate on {name_job(asked[0])}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +206,11 @@ class SearchQuestion:
     def __str__(self) -> str:
         return f"{self.model.name} on {self.topology.name}, {format_count(self.placement.nodes, 'node')}"
 
-    def rank(self, crew: WorkerPool | None = None, progress: Progress | None = None) -> RankedCandidates:
+    def rank(self, compute: Compute, progress: Progress | None = None) -> RankedCandidates:
         """Return the leaders of all candidates.
 
         Args:
-            crew: who simulates; None is this process.
+            compute: who simulates.
             progress: called with (candidates done, candidates in all).
 
         Raises:
@@ -226,10 +227,10 @@ class SearchQuestion:
                 known |= {run.candidate: same for run in left if (same := _step_of_other(run, known)) is not None}
                 left = [run for run in left if run.candidate not in known]
                 items = [(self._job(run), ranking.beat_s) for run in left]
-                for number, quick in Points(partial(quick_step, caps=self.caps), items, crew, lambda _: "a candidate"):
-                    known[left[number].candidate] = quick
-                    under_way -= 1
-                    ranking.show_done(under_way)
+                look, show = partial(ask_quick_step, caps=self.caps), partial(ranking.show_some, under_way)
+                steps = compute(look, items, _name_candidate, progress=show)
+                known |= dict(zip((run.candidate for run in left), steps, strict=True))
+                under_way -= len(left)
             for run in wave:
                 ranking.take(run, known[run.candidate])
         if not ranking.found:
@@ -254,7 +255,7 @@ class SearchQuestion:
         except InputError as error:
             return error
         leader = Leader(run.candidate, self._job(run))
-        return quick_step((leader.job, 0.0), caps=()).refused or leader
+        return quick_step((leader.job, 0.0), caps=()).error or leader
 
     def _job(self, run: CandidateRun) -> Job:
         return Job(run.workload, self.topology, self.nodes, self.gpus_per_node, run.options, self.calibration)
@@ -305,17 +306,17 @@ class _Ranking:
         able = [run for run in self.left if run.least_s < self.beat_s]
         self.unsimulated += len(self.left) - len(able)
         wave, self.left = able[:_AT_ONCE], able[_AT_ONCE:]
-        self.show_done(len(wave))
+        self.show_some(len(wave))
         return wave
 
-    def show_done(self, under_way: int) -> None:
-        """Show how far the search is with so many of a wave still to be simulated."""
-        self.show(self._total - len(self.left) - under_way, self._total)
+    def show_some(self, under_way: int, done: int = 0, _total: int = 0) -> None:
+        """Show how far the search is when so many of those of a wave that are under way are done."""
+        self.show(self._total - len(self.left) - under_way + done, self._total)
 
     def take(self, run: CandidateRun, quick: QuickStep) -> None:
         """Take in what a quick simulation says of a candidate."""
-        if quick.refused is not None:
-            self.ruled_out.add(NOT_TOGETHER, 1, quick.refused)
+        if quick.error is not None:
+            self.ruled_out.add(NOT_TOGETHER, 1, quick.error)
         elif quick.step_s is None:
             assert quick.memory is not None
             self.ruled_out.add(NOT_FITTING)

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.prediction.document import read_prediction
-from ddpsim.prediction.predict import predict, predict_buckets
+from ddpsim.prediction.predict import predict, predict_buckets, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.job import Job, Keys
 from ddpsim.simulation.run import Progress
@@ -137,8 +137,9 @@ class Answers:
         raise MissingAnswerError(key)
 
     def _predict(self, job: Job, local_s: float | None, *, band: bool) -> Prediction:
-        if band and (made := self._find_alike(job)) is not None:
-            return predict_buckets(made, job.options.caps, job.options.plan, self.progress)
+        if (made := self._find_alike(job)) is not None:
+            found = predict_buckets(made, job.options.caps, job.options.plan, self.progress)
+            return with_band(found, self.progress) if band else found
         if local_s is None:
             # One rank without DDP is the same on any number of nodes.
             elsewhere = (self._find_alike(replace(job, nodes=asked.nodes)) for asked, _ in self._like)
@@ -340,7 +341,10 @@ class Rows(Iterator[tuple[int, Row]], Generic[Item, Row]):
 
 
 Compute = Callable[..., list[Any]]
-"""Returns the rows of a function, items, and what names these; who computes and what is kept is given already."""
+"""Returns the rows of a function, items, and what names these; who computes and what is kept is given already.
+
+`progress=` shows how many of these items are done.
+"""
 
 
 @contextmanager
@@ -359,7 +363,7 @@ def computing(
     """
     with open_journal(cache) as journal:
         make = partial(Rows, crew=crew_of(executor), journal=journal, progress=progress)
-        yield lambda *asked: make(*asked).all()
+        yield lambda *asked, **shown: make(*asked, **shown).all()
 
 
 def name_job(job: Job) -> str:

@@ -56,8 +56,8 @@ def predict(
 def predict_buckets(
     prediction: Prediction, caps: BucketCaps, plan: BucketPlan | None = None, progress: Progress | None = None
 ) -> Prediction:
-    """Predict the same job with other buckets; what does not rest on these is not found anew."""
-    return with_band(_predict_run(prediction.run.with_buckets(caps, plan), prediction.local_s, progress), progress)
+    """Predict the same job with other buckets, without its band; what does not rest on these is not found anew."""
+    return _predict_run(prediction.run.with_buckets(caps, plan), prediction.local_s, progress)
 
 
 def _predict_run(run: SimulatedRun, local_s: float, progress: Progress | None = None) -> Prediction:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -273,12 +275,21 @@ def test_of_schemes_with_the_same_messages_one_is_simulated(monkeypatch: pytest.
         return quick_step(item, caps)
 
     monkeypatch.setattr("ddpsim.planning.search.quick_step", watched)
+    monkeypatch.setattr("ddpsim.planning.quick_step.quick_step", watched)
     space = SearchSpace(schemes=["zero2", "zero1"], tensor_parallel=[1], pipelines=[None], micro_batch_sizes=[64])
     found = search("mlp", load_topology("dgx-1v"), space=space)
     assert asked == ["zero1", "ddp"]
     first, second = (row.plan.chosen for row in found.rows)
     assert {first.options.scheme, second.options.scheme} == {"zero1", "zero2"}
     assert first.iteration_s == second.iteration_s
+
+
+def test_a_search_that_is_kept_simulates_no_candidate_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = SearchSpace(schemes=["ddp", "zero3"], tensor_parallel=[1], pipelines=[None], micro_batch_sizes=[8])
+    find = partial(search, "gpt2-small", load_topology("dgx-1v"), nodes=2, space=space, cache=tmp_path / "kept")
+    found = find()
+    monkeypatch.setattr("ddpsim.planning.quick_step.quick_step", lambda *_: pytest.fail("it is simulated again"))
+    assert find().document() == found.document()
 
 
 def test_of_stages_no_cap_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
