@@ -20,24 +20,39 @@ Ranks of other nodes than the first one's are alike, and load links of their own
 
 
 def copies_of(
-    placement: Placement, ranks: Sequence[int], size_bytes: int, rate_limit: float = math.inf, *, in_turn: bool = False
+    placement: Placement,
+    ranks: Sequence[int],
+    size_bytes: int,
+    ends: tuple[int | None, int] = (None, 0),
+    rate_limit: float = math.inf,
+    *,
+    in_turn: bool = False,
 ) -> CopyDemand:
-    """Return the demand of the copies of `ranks` from host memory, on the first one's node.
+    """Return the demand of a copy of each of `ranks`, on the first one's node.
 
     Args:
         size_bytes: of each copy.
+        ends: numbers of the rank's devices that it comes from and goes to; None is the host's memory.
         rate_limit: bytes per second at which one goes at most, whatever the links allow.
         in_turn: whether they go one after the other, rather than all at once.
     """
     node, _, node_class = placement.node_of(ranks[0])
-    names, paths, gpus = placement.gpus(node_class), find_paths(node_class.template), _on_node(placement, ranks, node)
-    links = ((link, 1.0) for gpu in gpus for link in paths.from_host(names[gpu]))
-    loads, capacities = _load(placement, node, links)
-    count = len(gpus)
+    paths, places, (source, target) = find_paths(node_class.template), _on_node(placement, ranks, node), ends
+    latency_s, loaded = 0.0, list[tuple[Link, float]]()
+    for place in places:
+        to = placement.gpus(node_class, target)[place]
+        if source is None:
+            loaded += [(link, 1.0) for link in paths.from_host(to)]
+        else:
+            route = paths[placement.gpus(node_class, source)[place], to]
+            latency_s = max(latency_s, route.latency_s)
+            loaded += route.loads()
+    loads, capacities = _load(placement, node, loaded)
+    count = len(places)
     if in_turn:
         in_mean = {link: load / count for link, load in loads.items()}
-        return Demand(0.0, count * size_bytes, in_mean, rate_limit=rate_limit), capacities
-    return Demand(0.0, size_bytes, loads, rate_limit=rate_limit, weight=count), capacities
+        return Demand(latency_s, count * size_bytes, in_mean, rate_limit=rate_limit), capacities
+    return Demand(latency_s, size_bytes, loads, rate_limit=rate_limit, weight=count), capacities
 
 
 def byte_copy_s(placement: Placement) -> float:
@@ -46,16 +61,6 @@ def byte_copy_s(placement: Placement) -> float:
     Links carry as much the other way at the same time.
     """
     return alone_s(*copies_of(placement, range(placement.gpus_per_node), 1))
-
-
-def peer_demand(placement: Placement, ranks: Sequence[int], source: int, target: int, size_bytes: int) -> CopyDemand:
-    """Return the demand of a copy from one device of each of `ranks` to another on the first one's node."""
-    node, _, node_class = placement.node_of(ranks[0])
-    paths, places = find_paths(node_class.template), _on_node(placement, ranks, node)
-    sources, targets = (placement.of_device(number).gpus(node_class) for number in (source, target))
-    routes = [paths[sources[place], targets[place]] for place in places]
-    loads, capacities = _load(placement, node, (load for route in routes for load in route.loads()))
-    return Demand(max(each.latency_s for each in routes), size_bytes, loads, weight=len(places)), capacities
 
 
 def _on_node(placement: Placement, ranks: Iterable[int], node: int) -> list[int]:

@@ -86,7 +86,8 @@ def _copied_s(run: JobRun, prices: Prices, number: int) -> Columns:
     for job, assumed in zip(prices.jobs, prices.assumed, strict=True):
         if (key := (id(job.placement), assumed.input)) not in known:
             scaled = stage.scale(assumed.input)
-            copied = copies_of(job.placement, together, scaled.copy_bytes, scaled.limit_Bps, in_turn=stage.in_turn)
+            size_bytes, rate_limit = scaled.copy_bytes, scaled.limit_Bps
+            copied = copies_of(job.placement, together, size_bytes, rate_limit=rate_limit, in_turn=stage.in_turn)
             known[key] = alone_s(*copied) if scaled.copy_bytes else 0.0
     return np.array(
         [known[id(job.placement), assumed.input] for job, assumed in zip(prices.jobs, prices.assumed, strict=True)]

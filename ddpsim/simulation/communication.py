@@ -13,7 +13,7 @@ import simpy
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
-from ddpsim.collectives.copies import CopyDemand, copies_of, peer_demand
+from ddpsim.collectives.copies import CopyDemand, copies_of
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
 from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.transport import Transport
@@ -28,6 +28,7 @@ from ddpsim.schedules.message import WORLD
 from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Share, share_of, slow_messages
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.graph import (
+    BATCH,
     BETWEEN_NODES,
     BUFFERS,
     ENDS,
@@ -35,7 +36,7 @@ from ddpsim.simulation.graph import (
     LATENCY,
     Collective,
     CollectiveKey,
-    PeerCopy,
+    Copy,
 )
 from ddpsim.simulation.lanes import (
     LaneGroup,
@@ -302,32 +303,29 @@ class JobResources:
         links = StageLinks(env, self.placement, given, self.options.tensor_parallel, ways, make, over)
         return links.lanes(scheduled.lanes)
 
-    def copy(self, stage: InputStage, network: Network, ranks: Sequence[int]) -> Callable[[], simpy.Event]:
-        """Return what copies a batch to the device of each of `ranks`."""
-        if stage.copy_bytes == 0:
-            return lambda: network.env.timeout(0.0)
-        together = range(self.placement.world_size) if stage.in_turn else ranks
-        demand = copies_of(self.placement, together, stage.copy_bytes, stage.limit_Bps, in_turn=stage.in_turn)
-        return partial(self._copy, network, demand)
+    def copy(self, stage: InputStage | None, network: Network, ranks: Sequence[int]) -> Callable[[Copy], simpy.Event]:
+        """Return what carries out a copy of each of `ranks`: batches as `stage` says, between devices all at once.
 
-    def copy_between(self, network: Network, ranks: Sequence[int]) -> Callable[[PeerCopy], simpy.Event]:
-        """Return what copies between two devices of each of `ranks`, all at once."""
-        known: dict[PeerCopy, CopyDemand] = {}
+        Copies are over the links that messages share; by closed forms as if there were none.
+        """
+        placement, known = self.placement, dict[Copy, CopyDemand]()
+        if stage is not None and stage.copy_bytes > 0:
+            together = range(placement.world_size) if stage.in_turn else ranks
+            size_bytes, rate_limit = stage.copy_bytes, stage.limit_Bps
+            known[BATCH] = copies_of(placement, together, size_bytes, rate_limit=rate_limit, in_turn=stage.in_turn)
 
-        def copy(asked: PeerCopy) -> simpy.Event:
+        def copy(asked: Copy) -> simpy.Event:
+            if asked is BATCH and asked not in known:
+                return network.env.timeout(0.0)
             if asked not in known:
-                known[asked] = peer_demand(self.placement, ranks, asked.source, asked.target, asked.size_bytes)
-            return self._copy(network, known[asked])
+                known[asked] = copies_of(placement, ranks, asked.size_bytes, (asked.source, asked.target))
+            demand, capacities = known[asked]
+            if self.options.fidelity == "closed":
+                return network.env.timeout(alone_s(demand, capacities))
+            network.add(capacities)
+            return network.transfer(demand, COPIES)
 
         return copy
-
-    def _copy(self, network: Network, found: CopyDemand) -> simpy.Event:
-        """Copy over the links that messages share; by closed forms as if there were none."""
-        demand, capacities = found
-        if self.options.fidelity == "closed":
-            return network.env.timeout(alone_s(demand, capacities))
-        network.add(capacities)
-        return network.transfer(demand, COPIES)
 
     def channels(self, env: simpy.Environment, scheduled: Scheduled, world: Collectives) -> ServerLinks | None:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""

@@ -11,7 +11,7 @@ import simpy
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.copies import peer_demand
+from ddpsim.collectives.copies import copies_of
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import join_plans
 from ddpsim.jobs.torch_line import torch_line
@@ -20,7 +20,7 @@ from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.contention import UNDISTURBED, Processor
-from ddpsim.simulation.graph import PeerCopy, StepGraph
+from ddpsim.simulation.graph import BATCH, Copy, StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, find_repeated_s, start
 from ddpsim.simulation.parameter_servers import Staleness
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
@@ -212,16 +212,18 @@ def simulate_local(
     [rank] = graph.ranks
     run, stage = GraphRun(env, graph, None, 1), setting.input_stage
     loader = None if stage is None else Loader(stage)
-    copy_s = 0.0 if stage is None else stage.copy_bytes / min(slot_of(workload), stage.limit_Bps)
+    batch_s = 0.0 if stage is None else stage.copy_bytes / min(slot_of(workload), stage.limit_Bps)
 
-    def copy_between(asked: PeerCopy) -> simpy.Event:
+    def copy(asked: Copy) -> simpy.Event:
+        if asked is BATCH:
+            return env.timeout(batch_s)
         # On a machine that is not known, the GPUs of a rank are in slots of their own.
         if placement is None:
             return env.timeout(asked.size_bytes / slot_of(workload))
-        return env.timeout(alone_s(*peer_demand(placement, (0,), asked.source, asked.target, asked.size_bytes)))
+        return env.timeout(alone_s(*copies_of(placement, (0,), asked.size_bytes, (asked.source, asked.target))))
 
     processors = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]
-    run.add(rank, processors, loader=loader, copy=lambda: env.timeout(copy_s), copy_between=copy_between)
+    run.add(rank, processors, loader=loader, copy=copy)
     if progress is not None:
         report(run, rank, progress)
     return [record for record in iterations_of(graph, rank, run.run()) if record.index >= WARM_UP * cycle]

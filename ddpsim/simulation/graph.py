@@ -66,9 +66,8 @@ class NodeKind(IntEnum):
     NOT_BEFORE = 8  # no sooner than seconds after the host has queued it
     WAIT = 9  # until all that it comes after has ended
     LOAD = 10  # until the loader has a batch
-    COPY = 11  # a batch on the links to the device
+    COPY = 11  # bytes on links of the machine: a batch to the device, or what passes between a rank's devices
     COLLECTIVE = 12  # a message, with all ranks
-    PEER_COPY = 13  # activations, or their gradient, on the links to another device of the rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +86,22 @@ class ExecutionModel:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerCopy:
-    """A copy from one device of a rank to another.
+class Copy:
+    """A copy to a device of a rank.
 
     Attributes:
-        source, target: numbers of the devices.
-        size_bytes: that are copied.
+        source: number of the device that it comes from; None is the host's memory.
+        target: number of the device.
+        size_bytes: that are copied; of a batch the rank's input stage says it.
     """
 
-    source: int
+    source: int | None
     target: int
     size_bytes: int
+
+
+BATCH = Copy(None, 0, 0)
+"""The copy of a batch, which the first device takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +331,7 @@ class StepGraph:
         after: nodes that must have ended before it begins.
         terms: of the nodes whose seconds are made of DDP's costs, those.
         collectives: by node.
-        peer_copies: by node.
+        copies: by node.
         cause: of each node's own time; `writing` is that of the nodes that are added now.
     """
 
@@ -337,7 +341,7 @@ class StepGraph:
     after: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     terms: dict[int, Terms] = field(default_factory=dict)
     collectives: dict[int, Collective] = field(default_factory=dict)
-    peer_copies: dict[int, PeerCopy] = field(default_factory=dict)
+    copies: dict[int, Copy] = field(default_factory=dict)
     ranks: list[RankGraph] = field(default_factory=list)
     cause: list[Cause] = field(default_factory=lambda: [Cause.OTHER])
     writing: Cause = Cause.OTHER
@@ -379,6 +383,6 @@ def beside_computing(graph: StepGraph, stream: Sequence[int]) -> set[int]:
             model_next |= graph.cause[node] is not Cause.DDP
             if model_next:
                 found.add(node)
-        elif kind in (NodeKind.WAIT, NodeKind.COPY, NodeKind.PEER_COPY):
+        elif kind in (NodeKind.WAIT, NodeKind.COPY):
             model_next = False
     return found

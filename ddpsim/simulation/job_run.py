@@ -131,9 +131,8 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
             rank,
             processors,
             loader=None if setting.input_stage is None else Loader(setting.input_stage),
-            copy=None if stage is None else job.copy(stage, network, draw.stands_for),
+            copy=job.copy(stage, network, draw.stands_for),
             channel=None if links is None else ServerConnection(links, draw.rank).attend,
-            copy_between=job.copy_between(network, draw.stands_for) if several else None,
         )
     return run
 

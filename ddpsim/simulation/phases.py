@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpsim.jobs.updates import OptimizerUpdate
 from ddpsim.operations import Operation
-from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
+from ddpsim.simulation.graph import BATCH, BUFFERS, BUFFERS_PART, Cause, Copy, IterationNodes, NodeKind, PartNodes
 from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.setting import Launches, RankConfiguration
@@ -51,7 +51,7 @@ class PreForwardBuilder:
         else:
             to.on_host(NodeKind.LOAD)
             if stage.copy_bytes > 0:
-                to.add_on_stream(NodeKind.COPY)
+                to.copy(BATCH, to.stream)
                 if not stage.queued:
                     to.synchronise()
         nodes.input = (nodes.start, to.event())
@@ -59,7 +59,7 @@ class PreForwardBuilder:
     def _fetch_batch(self) -> int:
         """Load a batch on the host and launch its copy; return the copy."""
         self._to.on_host(NodeKind.LOAD)
-        return self._to.copy()
+        return self._to.copy(BATCH, self._to.rank.copies)
 
     def confer(self, nodes: IterationNodes) -> None:
         """Exchange what ranks expect of the order of gradients; the host reads it, and builds buckets where it says.
@@ -264,9 +264,7 @@ class DeviceTurns:
         to.on_device(source)
         made = to.moment()
         waited = to.add_on_stream(NodeKind.WAIT, after=(free,))
-        copied = to.add_on_stream(NodeKind.PEER_COPY)
-        size_bytes = self._parts[min(source, target)].sent_bytes
-        to.graph.peer_copies[copied] = PeerCopy(source, target, size_bytes)
+        copied = to.copy(Copy(source, target, self._parts[min(source, target)].sent_bytes), to.stream)
         to.on_device(target)
         nodes.parts.append(PartNodes(source, self._name, self._begun, made))
         nodes.parts.append(PartNodes(source, "copy", waited, copied))

@@ -16,6 +16,7 @@ from ddpsim.simulation.graph import (
     ORIGIN,
     Cause,
     Collective,
+    Copy,
     ExecutionModel,
     IterationNodes,
     LayerNodes,
@@ -173,10 +174,11 @@ class RankBuilder:
         self.stream.append(node)
         return node
 
-    def copy(self) -> int:
-        """Queue a batch's copy on the copy engine, as of now on the host."""
+    def copy(self, asked: Copy, queue: list[int]) -> int:
+        """Queue a copy, as of now on the host, on a computing stream or on the copy engine."""
         node = self.graph.add(NodeKind.COPY, 0.0, self._host)
-        self.rank.copies.append(node)
+        self.graph.copies[node] = asked
+        queue.append(node)
         return node
 
     def begin_phase(self) -> int:

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from ddpsim.operations import Operation
 from ddpsim.simulation.graph import (
+    BATCH,
     BETWEEN_DEVICES,
     LATENCY,
     LAUNCHES,
@@ -192,9 +193,9 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
         cause, kind = CAUSES[graph.cause[node]], graph.kind[node]
         if kind is NodeKind.COLLECTIVE:
             cause = LATENCY
-        elif kind in (NodeKind.LOAD, NodeKind.COPY):
+        elif kind is NodeKind.LOAD or (kind is NodeKind.COPY and graph.copies[node] is BATCH):
             cause = CAUSES[Cause.INPUT]
-        elif kind is NodeKind.PEER_COPY:
+        elif kind is NodeKind.COPY:
             cause = BETWEEN_DEVICES
         spend(node, times.end[held_up], ((cause, 1.0),))
         node = held_up

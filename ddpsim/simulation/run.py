@@ -13,18 +13,15 @@ import simpy
 
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.contention import Process, Processor
-from ddpsim.simulation.graph import ORIGIN, Collective, NodeKind, PeerCopy, RankGraph, StepGraph, beside_computing
+from ddpsim.simulation.graph import ORIGIN, Collective, Copy, NodeKind, RankGraph, StepGraph, beside_computing
 
 _NEVER = float("inf")
 
 Progress = Callable[[int, int], None]
 """Called with what is done and how much there is in all."""
 
-Copy = Callable[[], simpy.Event]
-"""Starts the copy of a batch; the event is its end."""
-
-CopyBetween = Callable[[PeerCopy], simpy.Event]
-"""Starts a copy between two devices of a rank; the event is its end."""
+StartCopy = Callable[[Copy], simpy.Event]
+"""Starts a copy; the event is its end."""
 
 Transfer = Callable[[Collective], simpy.Event]
 """Starts the bytes of a collective whose ranks are all there, or of one rank's own; returns the event of their end."""
@@ -80,20 +77,18 @@ class GraphRun:
         processors: Sequence[Processor],
         *,
         loader: Loader | None = None,
-        copy: Copy | None = None,
+        copy: StartCopy | None = None,
         channel: Transfer | None = None,
-        copy_between: CopyBetween | None = None,
     ) -> None:
         """Start the resources of a rank; each of several devices has a lane of collectives.
 
         Args:
             processors: that compute, one a device, and are slowed while a collective of theirs is in flight.
             loader: of batches.
-            copy: of a batch, to the device.
+            copy: of batches, and between devices.
             channel: carries its collectives without the other ranks; None meets them.
-            copy_between: of what a device copies to another.
         """
-        resources = _Resources(self, rank, processors[0], loader, copy, channel, copy_between, rank.compute)
+        resources = _Resources(self, rank, processors[0], loader, copy, channel, rank.compute)
         self._communicate(resources, rank.lanes if len(processors) == 1 else rank.lanes[:1])
         if rank.one_thread:
             self.env.process(resources.thread())
@@ -182,9 +177,8 @@ class _Resources:
     rank: RankGraph
     processor: Processor
     loader: Loader | None
-    copy: Copy | None
+    copy: StartCopy | None
     channel: Transfer | None
-    copy_between: CopyBetween | None
     stream: list[int]
     queued: list[simpy.Event] = field(default_factory=list)
     computing: set[int] = field(init=False)
@@ -263,12 +257,9 @@ class _Resources:
             if kind is NodeKind.WAIT:
                 yield from run.all_ended(graph.after[node])
                 waited_s += env.now - now
-            elif kind is NodeKind.PEER_COPY:
-                assert self.copy_between is not None
-                yield self.copy_between(graph.peer_copies[node])
             elif kind is NodeKind.COPY:
                 assert self.copy is not None
-                yield self.copy()
+                yield self.copy(graph.copies[node])
             elif kind is NodeKind.NOT_BEFORE:
                 moment_s = end[queued[node]] + graph.seconds[node]
                 if moment_s > now:
@@ -306,7 +297,7 @@ class _Resources:
         for node in self.rank.copies:
             yield from self._wait_queued(self.run.graph.queued[node])
             self.run.times.begin[node] = self.run.env.now
-            yield self.copy()
+            yield self.copy(self.run.graph.copies[node])
             self.run.mark_ended(node)
 
     def _wait_queued(self, host: int) -> Process:

@@ -68,9 +68,14 @@ class Placement:
         """Return the class of `node`."""
         return next(each for each in self.classes if node in each.node_indices)
 
-    def gpus(self, node_class: NodeClass) -> tuple[str, ...]:
-        """Return the names of the GPUs that ranks of `node_class` use, in rank order."""
-        return self.topology.gpus_of(node_class.template)[self.device :: self.devices][: self.gpus_per_node]
+    def gpus(self, node_class: NodeClass, device: int | None = None) -> tuple[str, ...]:
+        """Return the names of the GPUs that ranks of `node_class` use, in rank order.
+
+        Args:
+            device: which of a rank's; None is the one that this placement is of.
+        """
+        first = self.device if device is None else device
+        return self.topology.gpus_of(node_class.template)[first :: self.devices][: self.gpus_per_node]
 
     @property
     def all_gpus_per_node(self) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.conditions import CollectiveOptions
-from ddpsim.collectives.copies import peer_demand
+from ddpsim.collectives.copies import copies_of
 from ddpsim.collectives.execute import make_transport
 from ddpsim.errors import InputError, TopologyError
 from ddpsim.operations import Operation
@@ -42,12 +42,12 @@ def on_devices(count=2, sent=SENT, **given):
 
 def nvlink_s(size=SENT):
     """What a copy between two GPUs of a DGX A100 takes: 12 links into its switches, all of a GPU's."""
-    demand, capacities = peer_demand(place(MACHINE, 1, 2, 2), (0,), 0, 1, size)
+    demand, capacities = copies_of(place(MACHINE, 1, 2, 2), (0,), size, (0, 1))
     return demand.latency_s + size / min(capacities[link] / load for link, load in demand.loads.items())
 
 
 def test_a_copy_goes_over_the_nvlink_between_two_gpus_of_a_rank():
-    demand, _ = peer_demand(place(MACHINE, 1, 4, 2), (0, 1), 0, 1, SENT)
+    demand, _ = copies_of(place(MACHINE, 1, 4, 2), (0, 1), SENT, (0, 1))
     ends = {end for rank in (0, 1) for end in (f"gpu{2 * rank}>", f">gpu{2 * rank + 1}")}
     assert len(demand.loads) == 4
     assert all(any(end in str(link) for link in demand.loads) for end in ends)
