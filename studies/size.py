@@ -96,8 +96,7 @@ RANKS_OF_THEIR_OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "devices": (
         ("ddpsim/jobs/device_split.py", "ddpsim/workload/devices.py"),
-        ("devices_per_rank", "DevicePart", "DeviceTurns", "PartNodes", "PeerCopy", "SEVERAL_DEVICES", "device_numbers",
-         "buffer_devices", "part_shares", "of_device", "on_device", "peer_demand", "peer_copies", "copy_between"),
+        ("DevicePart", "DeviceTurns", "device_numbers", "buffer_devices", "part_shares", "of_device", "on_device"),
     ),
 }  # fmt: skip
 """Ranks and phases that a scheme brings: the files that are theirs, and the identifiers by which others name them."""

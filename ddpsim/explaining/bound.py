@@ -75,12 +75,12 @@ def shares_of(rank: SeenRank, ranks: Sequence[SeenRank] = (), late: LateRank | N
     """
     steps = [step for step in rank.steps if step.counts] or list(rank.steps)
     step_s = median(step.step_s for step in steps)
-    on_device = any(step.device_s for step in steps)
+    device_timed = any(step.device_s for step in steps)
     # The host copies buffers itself; on a GPU their broadcast is mostly its launches, which the device idles under.
-    waits = ("exposed_comm_s",) if on_device else ("exposed_comm_s", "buffer_broadcast_s")
+    waits = ("exposed_comm_s",) if device_timed else ("exposed_comm_s", "buffer_broadcast_s")
     others = sorted({part for step in steps for part in step.parts} - {*PARTS})
     communication = median(sum(step.parts.get(part, 0.0) for part in (*waits, *others)) for step in steps)
-    if on_device:
+    if device_timed:
         device = median(sum(step.device_s.values()) for step in steps)
     else:
         device = median(sum(step.host_s.get(p, 0.0) for p in PHASES if p not in ("input", "hooks")) for step in steps)
@@ -94,7 +94,7 @@ def shares_of(rank: SeenRank, ranks: Sequence[SeenRank] = (), late: LateRank | N
     if late is None:
         return StepShares(device, communication, host, load, waiting, 0.0, last)
     # Nobody stamps broadcasts of buffers; they begin the step, when the late rank is not there yet.
-    broadcast = 0.0 if on_device else median(step.parts.get("buffer_broadcast_s", 0.0) for step in steps)
+    broadcast = 0.0 if device_timed else median(step.parts.get("buffer_broadcast_s", 0.0) for step in steps)
     in_broadcast = min(broadcast, max(0.0, late.behind_s - waiting))
     return StepShares(device, communication, host, load, waiting + in_broadcast, in_broadcast, late.rank)
 

@@ -179,5 +179,5 @@ def _cause(rank: int, phase: str, steps: Sequence[Row], excess: float) -> str:
         return "host"
     if phase == "input" or not any(step.device_s for row in steps for step in row.values()):
         return phase
-    on_device = median(_excesses(rank, steps, lambda step: step.device_s.get(phase, 0.0)))
-    return phase if on_device >= excess / 2 else "host"
+    device_s = median(_excesses(rank, steps, lambda step: step.device_s.get(phase, 0.0)))
+    return phase if device_s >= excess / 2 else "host"

@@ -1,4 +1,7 @@
-"""A step on one device cut at its layers, each part on a device of its own, as a model by hand puts them there."""
+"""A step on one device cut at its layers, each part on a device of its own, as a model by hand puts them there.
+
+What is not simulated of such a step is refused.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,14 @@ from itertools import pairwise
 import numpy as np
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import WorkloadError
+from ddpsim.collectives.conditions import GPU_BACKENDS
+from ddpsim.errors import InputError, WorkloadError
+from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import boundary_of
+from ddpsim.options.exclusions import TABLE, given
 from ddpsim.schedules.pipeline import divide_stages
 from ddpsim.schedules.units import modules_of, units_of
+from ddpsim.topology.graph import Placement
 from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, find_nearest
 from ddpsim.workload.operators import NARROW, StepOperators
 from ddpsim.workload.profile import Workload
@@ -123,6 +130,28 @@ def put_like(workload: Workload, source: Workload) -> Workload:
     wide = {name: 2 if name in NARROW else 4 for name in (workload.precision, source.precision)}
     larger = workload.batch_size * wide[workload.precision] / (source.batch_size * wide[source.precision])
     return put_on_devices(workload, parts, [round(larger * part.sent_bytes) for part in source.devices[:-1]])
+
+
+def check_devices(workload: Workload, placement: Placement, options: Options) -> None:
+    """Refuse ranks of several devices where they are not simulated.
+
+    Raises:
+        InputError: ranks placed on another number of GPUs each, a process group that does not take tensors of GPUs, or
+            an option that is not simulated on several devices.
+    """
+    count = len(workload.device_shares)
+    if count != placement.devices:
+        what = f"{workload.name} is of {count} devices a rank, ranks are placed on {placement.devices}"
+        raise InputError(what, place="devices", remedy="place as many GPUs a rank as the workload has devices")
+    if not workload.devices:
+        return
+    what = f"{workload.name} has {count} devices a rank"
+    if options.backend_for(workload) not in GPU_BACKENDS:
+        remedy = "ask for a machine with GPUs and its own library, or for a workload of one device"
+        raise InputError(f"{what}, which are GPUs: NCCL or RCCL sums their gradients", place="backend", remedy=remedy)
+    [row] = TABLE["ranks of several devices"]
+    for other in given(options, row.refuses):
+        raise InputError(row.sentence.format(option=what), place=other, remedy=row.remedy)
 
 
 def _find_layers(workload: Workload) -> _Layers:

@@ -1,11 +1,10 @@
-"""What cannot be simulated, and is refused before anything is: devices, node templates, extents and schedules."""
+"""What cannot be simulated, and is refused before anything is: node templates, extents and schedules."""
 
 from __future__ import annotations
 
 from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.exclusions import SEVERAL_DEVICES, given
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
@@ -15,28 +14,6 @@ MOST_MOMENTS = 4_000_000
 
 MOST_APART = 64
 """Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
-
-
-def check_devices(workload: Workload, placement: Placement, options: Options) -> None:
-    """Refuse ranks of several devices where they are not simulated.
-
-    Raises:
-        InputError: ranks placed on another number of GPUs each, a process group that does not take tensors of GPUs, or
-            an option that is not simulated on several devices.
-    """
-    if workload.devices_per_rank != placement.devices:
-        what = (
-            f"{workload.name} is of {workload.devices_per_rank} devices a rank, ranks are placed on {placement.devices}"
-        )
-        raise InputError(what, place="devices", remedy="place as many GPUs a rank as the workload has devices")
-    if not workload.devices:
-        return
-    what = f"{workload.name} has {len(workload.devices)} devices a rank"
-    if options.backend_for(workload) not in GPU_BACKENDS:
-        remedy = "ask for a machine with GPUs and its own library, or for a workload of one device"
-        raise InputError(f"{what}, which are GPUs: NCCL or RCCL sums their gradients", place="backend", remedy=remedy)
-    for other in given(options, SEVERAL_DEVICES):
-        raise InputError(f"{what}, with which it is not simulated", place=other, remedy="leave it out")
 
 
 def check_templates(

@@ -47,12 +47,6 @@ _PLANNED_TOO = "it and a plan are both given"
 _DDP_ALONE = "compression", "drop", "order", "find_unused_parameters", "process_groups"
 """What DDP's reducer has, and no schedule in its place."""
 
-SEVERAL_DEVICES = (
-    "pipeline", "tensor_parallel", "expert_parallel", "scheme", "overlap", "process_groups", "compiled", "drop",
-    "order", "find_unused_parameters", "beside",
-)  # fmt: skip
-"""What is not simulated of ranks of several devices."""
-
 _OF_COUNTED = (
     "optimizer", "one_gpu_step", "pace_of", "batch_size", "clip_gradients", "sequence_length", "without",
     "activation_checkpointing",
@@ -86,6 +80,14 @@ TABLE: Mapping[str, tuple[Exclusion, ...]] = {
             "unused", needs="find_unused_parameters", place="unused",
             sentence="is given without `{other}`: torch's DDP would wait for these gradients for ever",
             remedy="add `find_unused_parameters`",
+        ),
+    ),
+    "ranks of several devices": (
+        Exclusion(
+            "devices",
+            ("pipeline", "tensor_parallel", "expert_parallel", "scheme", "overlap", "process_groups", "compiled",
+             "drop", "order", "find_unused_parameters", "beside"),
+            sentence="{option}, with which it is not simulated", remedy="leave it out",
         ),
     ),
     "pipelines of one stage": (Exclusion("pipeline", ("accumulate",), place="pipeline"),),

@@ -17,7 +17,6 @@ from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.job import Job
 from ddpsim.topology.link_rates import NIC, with_link_rate
-from ddpsim.topology.placement import place
 
 SCHEMES = ("fp16", "powersgd:4", "onebit", "topk:0.01", "adaptive:8")
 """Of each family one; `bf16` costs what `fp16` does."""
@@ -123,7 +122,7 @@ def codec_rows(answers: Answers, job: Job, schemes: Sequence[str] = SCHEMES) -> 
     """
     for scheme in schemes:
         compression.scheme(scheme)
-    placement = place(job.topology, job.nodes, job.gpus_per_node, job.workload.devices_per_rank)
+    placement = job.placement
     if placement.nodes == 1 or not placement.classes[0].template.nics:
         what = f"{format_nodes(placement.nodes)} of {job.topology.name} send nothing over a NIC"
         raise InputError(what, place="topology", remedy="give a machine with NICs, and two nodes or more")

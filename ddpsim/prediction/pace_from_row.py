@@ -74,7 +74,7 @@ def anchor_to_row(
         low, high = (middle, high) if predicted_s(middle) < row.step_s else (low, middle)
     factor = (low * high) ** 0.5
     found = scale_device_time(workload, factor)
-    ranks = row.topology.place(row.nodes, row.gpus_per_node).world_size // workload.devices_per_rank
+    ranks = Job(found, row.topology, row.nodes, row.gpus_per_node).placement.world_size
     where = f"{format_time(row.step_s)} on {row.topology.name}, {ranks} ranks"
     return replace(
         found,

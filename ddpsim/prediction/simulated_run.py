@@ -28,7 +28,6 @@ from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, Simul
 from ddpsim.simulation.run import Progress
 from ddpsim.simulation.scheduling import schedule_of, schedule_of_buckets
 from ddpsim.topology.graph import Cluster, Placement
-from ddpsim.topology.placement import place
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.replayed import single_clock, spread_out, with_optimizer
@@ -93,8 +92,7 @@ class SimulatedRun:
             InputError: as `place`, and for a CPU's workload on GPUs.
         """
         topology, options = job.topology, job.options
-        placement = place(topology, job.nodes, job.gpus_per_node, job.workload.devices_per_rank)
-        replayed = replay_on(topology, job.workload, options)
+        placement, replayed = job.placement, replay_on(topology, job.workload, options)
         if (other := options.beside) is not None:
             # It has the pace of the machine's GPUs, as any workload has.
             own = Options(backend=other.job.backend)
@@ -212,10 +210,8 @@ class SimulatedRun:
             each_of = [Memory.of(part.workload, options.plan_of_part(part), asked, capacity) for part in parts]
             return max(each_of, key=lambda memory: memory.step_bytes)
         plan, schedule = plan or options.bucket_plan(workload), self.schedule()
-        each_of = [
-            Memory.of(workload, plan, options, capacity, schedule, number)
-            for number in range(workload.devices_per_rank)
-        ]
+        devices = range(len(workload.device_shares))
+        each_of = [Memory.of(workload, plan, options, capacity, schedule, device) for device in devices]
         return max(each_of, key=lambda memory: memory.step_bytes)
 
     @property

@@ -315,7 +315,6 @@ class IterationBuilder:
             missing = pace.missed.union(setting.find_unused(pace, nodes.index))
         for sent in waited:
             if self._device:
-                to.on_device(sent.planned.device)
                 to.host(costs.finish_s)
             if bitmap is not None and not missing.isdisjoint(sent.planned.parameters):
                 # torch reads the reduced bitmap there, on the host, to leave what no rank used as it is.
@@ -323,7 +322,6 @@ class IterationBuilder:
                 bitmap = None
                 to.synchronise()
             to.write_back(nodes, sent)
-        to.on_device(0)
         if bitmap is not None:
             to.expose(nodes, bitmap)
         to.launch_all(nodes, launches.mark_passed(BACKWARD_END))

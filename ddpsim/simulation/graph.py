@@ -213,21 +213,6 @@ Interval = tuple[int, int]
 """From the end of one node to the end of another."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartNodes:
-    """These nodes are what one device of several did of an iteration, by name.
-
-    Attributes:
-        device: its number.
-        name: `forward`, `backward`, `optimizer`, or `copy` to another device.
-    """
-
-    device: int
-    name: str
-    begun: int
-    ended: int
-
-
 @dataclass(slots=True)
 class IterationNodes:
     """These nodes tell one iteration of one rank: each part of it is a sum of intervals.
@@ -244,7 +229,7 @@ class IterationNodes:
         exposed: waits for messages.
         gradients: of each its parameter, the host's hook and its completion.
         layers: messages that layers waited for.
-        parts: what each device computed, of a rank that has several, and the copies between them.
+        parts: what each device of several did, by number, and when: `forward`, `backward`, `optimizer`, or `copy`.
     """
 
     index: int
@@ -266,7 +251,7 @@ class IterationNodes:
     gradients: list[tuple[int, int, int]] = field(default_factory=list)
     messages: list[MessageNodes] = field(default_factory=list)
     layers: list[LayerNodes] = field(default_factory=list)
-    parts: list[PartNodes] = field(default_factory=list)
+    parts: list[tuple[int, str, Interval]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import option_values
 from ddpsim.topology.declared import Cluster
+from ddpsim.topology.placement import Placement, place
 from ddpsim.version import __version__
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, workload_document
@@ -39,6 +40,11 @@ class Job:
     gpus_per_node: int | None = None
     options: Options = field(default_factory=Options)
     calibration: Calibration | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """Which ranks, where; `TopologyError` as `ddpsim.topology.placement.place`."""
+        return place(self.topology, self.nodes, self.gpus_per_node, len(self.workload.device_shares))
 
     def key(self) -> str:
         """Return what it is kept under: equal for equal jobs of the same version, here and elsewhere."""

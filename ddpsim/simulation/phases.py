@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpsim.jobs.updates import OptimizerUpdate
 from ddpsim.operations import Operation
-from ddpsim.simulation.graph import BATCH, BUFFERS, BUFFERS_PART, Cause, Copy, IterationNodes, NodeKind, PartNodes
+from ddpsim.simulation.graph import BATCH, BUFFERS, BUFFERS_PART, Cause, Copy, IterationNodes, NodeKind
 from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.setting import Launches, RankConfiguration
@@ -131,11 +131,9 @@ def _find_buffer_bytes(setting: RankConfiguration) -> dict[int, list[int]]:
     wanted = options.broadcast_buffers and options.comm == "real" and setting.scheduled(0).schedule.broadcasts_buffers
     if not (setting.ddp and wanted):
         return {}
-    devices: Sequence[int] = (0,) * len(own.buffers)
-    if own.devices:
-        devices = buffer_devices(own.devices, own.parameters, own.buffers)
     sizes: dict[tuple[int, str], int] = {}
-    for device, buffer in zip(devices, own.buffers, strict=True):
+    where = buffer_devices(own.devices, own.parameters, own.buffers)
+    for device, buffer in zip(where, own.buffers, strict=True):
         key = device, buffer.dtype
         sizes[key] = sizes.get(key, 0) + buffer.size_bytes
     found: dict[int, list[int]] = {}
@@ -228,7 +226,7 @@ class OptimizerBuilder:
             self.to.device(pace.optimizer_work * update.share * part)
             self.to.host(pace.optimizer_host * update.share * part)
             if begun is not None:
-                self.nodes.parts.append(PartNodes(number, "optimizer", begun, self.to.moment()))
+                self.nodes.parts.append((number, "optimizer", (begun, self.to.moment())))
         self.to.on_device(0)
 
 
@@ -266,8 +264,7 @@ class DeviceTurns:
         waited = to.add_on_stream(NodeKind.WAIT, after=(free,))
         copied = to.copy(Copy(source, target, self._parts[min(source, target)].sent_bytes), to.stream)
         to.on_device(target)
-        nodes.parts.append(PartNodes(source, self._name, self._begun, made))
-        nodes.parts.append(PartNodes(source, "copy", waited, copied))
+        nodes.parts += [(source, self._name, (self._begun, made)), (source, "copy", (waited, copied))]
         self._begun = to.add_on_stream(NodeKind.WAIT, after=(copied,))
         return made, waited
 
@@ -308,4 +305,4 @@ class DeviceTurns:
         if not self._parts:
             return
         self._to.on_device(self._lowest if self._name == "backward" else self._to.current)
-        nodes.parts.append(PartNodes(self._to.current, self._name, self._begun, self._to.moment()))
+        nodes.parts.append((self._to.current, self._name, (self._begun, self._to.moment())))

@@ -330,13 +330,16 @@ class RankBuilder:
             self.write_back(iteration, sent)
 
     def write_back(self, iteration: IterationNodes, sent: MessageNodes) -> None:
-        """Wait for a message, and copy out what it brought."""
+        """Wait for a message where it was sent, and copy out what it brought."""
+        here = self.current
+        self.on_device(sent.planned.device)
         self.expose(iteration, sent.done)
         if self.one_thread:
             self.serve(self._costs.finish_s + sent.planned.write_back_s, lasting=True)
         else:
             self.copies(sent.planned.write_back_s)
         sent.written = self.moment()
+        self.on_device(here)
 
     def expose(self, iteration: IterationNodes, done: int) -> None:
         """Wait where it counts as exposed: on the stream of a device, the first of several, else on the thread."""

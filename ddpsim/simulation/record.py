@@ -82,12 +82,12 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
         layer_comm_s=layers_s if nodes.layers else None,
         parts=tuple(
             PartTimes(
-                device=each.device,
-                name=PEER_COPY if each.name == "copy" else each.name,
-                started_s=end[each.begun],
-                finished_s=end[each.ended],
+                device=device,
+                name=PEER_COPY if name == "copy" else name,
+                started_s=end[begun],
+                finished_s=end[ended],
             )
-            for each in nodes.parts
+            for device, name, (begun, ended) in nodes.parts
         ),
         layers=tuple(
             LayerTimes(

@@ -16,10 +16,11 @@ import simpy
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.copies import byte_copy_s
+from ddpsim.jobs.device_split import check_devices
 from ddpsim.jobs.graph_cuts import split_into_graphs
 from ddpsim.jobs.job_options import NO_INPUT
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
-from ddpsim.jobs.refusals import check_devices, check_extent, check_schedule, check_templates
+from ddpsim.jobs.refusals import check_extent, check_schedule, check_templates
 from ddpsim.jobs.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart, pace_of_part, parts_of
@@ -44,7 +45,6 @@ from ddpsim.simulation.setting import NOTHING, RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
-from ddpsim.workload.devices import device_numbers
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.workload.replayed import jitter_of
@@ -266,17 +266,6 @@ def slot_of(workload: Workload) -> float:
     return PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]
 
 
-def _execution_of(workload: Workload) -> ExecutionModel:
-    """Return on which resources the work of a rank is."""
-    if not workload.devices:
-        return ExecutionModel(workload.one_clock, workload.timed)
-    numbers = device_numbers(workload.devices, workload.parameters)
-    sizes, whole = [0] * workload.devices_per_rank, sum(each.size_bytes for each in workload.parameters)
-    for number, parameter in zip(numbers, workload.parameters, strict=True):
-        sizes[number] += parameter.size_bytes
-    return ExecutionModel(workload.one_clock, workload.timed, tuple(size / whole for size in sizes))
-
-
 def _kinds_of(
     workload: Workload,
     placement: Placement,
@@ -354,9 +343,10 @@ def _settings_of(
             stage = None if options.input_stage == NO_INPUT else options.input_of(own)
             if options.compression != "none":
                 codec = CodecCosts(options.codec, parameters, max(ranks, 1), costs, gpu=gpu, one_thread=own.one_clock)
+            model = ExecutionModel(own.one_clock, own.timed, own.device_shares)
             of_own = plans or Plans([0], [plan_buckets(parameters, options.caps)])
             alike[id(own)] = RankConfiguration(
-                own, _execution_of(own), gpu, options, costs, of_own, draw.pace, dropped, codec,
+                own, model, gpu, options, costs, of_own, draw.pace, dropped, codec,
                 [costs.copies_s(1, each.size_bytes) for each in parameters] if ranks else [],
                 total, max(ranks, 1), ddp=ranks > 0, input_stage=stage,
             )  # fmt: skip

@@ -307,7 +307,7 @@ class BucketSchedules:
     def __init__(self, setting: RankConfiguration, *, gloo: bool) -> None:
         self._setting, self._gloo = setting, gloo
         # Process groups take turns, and of several devices each has its own.
-        turns = max(setting.options.process_groups, setting.workload.devices_per_rank)
+        turns = max(setting.options.process_groups, len(setting.execution.devices))
         self._lanes = [(WORLD, str(number)) for number in range(turns)] if turns > 1 else [_MAIN_LANE]
         self._made: dict[tuple[tuple[int, ...], ...], Scheduled] = {}
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import FrozenParameter
 from ddpsim.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from ddpsim.workload.schema import DeviceEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,19 @@ class DevicePart:
     host_s: float
     device_s: float
     sent_bytes: int = 0
+
+    def document(self) -> dict[str, object]:
+        """Return it as a workload's file has it."""
+        until = {"host": self.host_s, "device": self.device_s}
+        return {"device": self.device, "forward_until_s": until, "sent_bytes": self.sent_bytes}
+
+
+def parts_from(read: Sequence[DeviceEntry]) -> tuple[DevicePart, ...]:
+    """Return the devices that a workload's file lists."""
+    return tuple(
+        DevicePart(each.device, each.forward_until_s.host, each.forward_until_s.device, each.sent_bytes)
+        for each in read
+    )
 
 
 class NamedOnDevice(Protocol):

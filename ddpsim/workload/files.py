@@ -15,7 +15,7 @@ from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
 from ddpsim.files.compiled import read_compiled
 from ddpsim.options.input_stage import InputStage
-from ddpsim.workload.devices import DevicePart
+from ddpsim.workload.devices import parts_from
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Seconds, Workload
 
 if TYPE_CHECKING:
@@ -184,14 +184,7 @@ def _optional_fields(workload: Workload) -> dict[str, object]:
             for p in workload.frozen
         ]
     if workload.devices:
-        known["devices"] = [
-            {
-                "device": part.device,
-                "forward_until_s": {"host": part.host_s, "device": part.device_s},
-                "sent_bytes": part.sent_bytes,
-            }
-            for part in workload.devices
-        ]
+        known["devices"] = [part.document() for part in workload.devices]
     if workload.operators is not None:
         known["operators"] = operators_document(workload.operators)
     return known
@@ -232,10 +225,7 @@ def _workload(read: WorkloadFile) -> Workload:
         input_stage=None if read.input_stage is None else InputStage(**dict(read.input_stage)),
         operators=operators_from(read.operators, len(read.parameters), len(read.frozen)),
         frozen=tuple(FrozenParameter(p.name, tuple(p.shape), p.dtype, p.device, before=p.before) for p in read.frozen),
-        devices=tuple(
-            DevicePart(each.device, each.forward_until_s.host, each.forward_until_s.device, each.sent_bytes)
-            for each in read.devices
-        ),
+        devices=parts_from(read.devices),
     )
 
 

@@ -19,7 +19,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import FrozenParameter, repeated_name
 from ddpsim.errors import WorkloadError
 from ddpsim.options.input_stage import InputStage
-from ddpsim.workload.devices import DevicePart, check_parts
+from ddpsim.workload.devices import DevicePart, check_parts, device_numbers
 from ddpsim.workload.layer_messages import ExpertParallel, TensorParallel
 from ddpsim.workload.operators import StepOperators
 
@@ -307,9 +307,14 @@ class Workload:
         return self.on_cpu or self.timed
 
     @property
-    def devices_per_rank(self) -> int:
-        """How many devices one rank computes on."""
-        return max(1, len(self.devices))
+    def device_shares(self) -> tuple[float, ...]:
+        """Share of the parameters' bytes on each device of a rank: all of them on one, as a rule."""
+        if not self.devices:
+            return (1.0,)
+        sizes, whole = [0] * len(self.devices), sum(each.size_bytes for each in self.parameters)
+        for number, parameter in zip(device_numbers(self.devices, self.parameters), self.parameters, strict=True):
+            sizes[number] += parameter.size_bytes
+        return tuple(size / whole for size in sizes)
 
     @property
     def gpu(self) -> str | None:

@@ -24,11 +24,13 @@ from ddpsim.cli.app import run as ddpsim
 from ddpsim.cli.output import TableOutput
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.machine import machine_of
+from ddpsim.jobs.device_split import check_devices, cut_layers, put_on_devices
 from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
 from ddpsim.options.exclusions import TABLE, Exclusion, is_given, refuse_excluded, written
 from ddpsim.planning.pipeline import in_closed_form
 from ddpsim.prediction.first import check_first
 from ddpsim.schedules.sharded import FullyShard
+from ddpsim.topology.placement import place
 from ddpsim.workers.asked import Workers
 
 WORKLOAD = load_workload("mlp")
@@ -128,6 +130,15 @@ def in_turns(names: list[str]) -> None:
         check_turns(settings, step="step" in names, pipeline="pipeline" in names)
 
 
+def on_devices(names: list[str]) -> None:
+    one = load_workload("gpt2-small@a100-amp-b8")
+    several = put_on_devices(one, cut_layers(one, 2), 1)
+    options = made(Options)([name for name in names if name != "devices"])
+    assert isinstance(options, Options)
+    workload, devices = (several, 2) if "devices" in names else (one, 1)
+    check_devices(workload, place(load_topology("dgx-a100"), 1, 8, devices), options)
+
+
 def run_pipeline(names: list[str]) -> None:
     settings = settings_of(names, "pipeline", "step", "plan")
     if "pipeline" in names:
@@ -200,7 +211,7 @@ def one_stage(names: list[str]) -> None:
 PLANNING = "plan --workload resnet50 --topology dgx-1v"
 READERS: dict[str, list[Reader]] = {
     "every job": [made(Options), made(RunSettings)], "predictions": [made(Options)],
-    "pipelines of one stage": [one_stage],
+    "ranks of several devices": [on_devices], "pipelines of one stage": [one_stage],
     "plans": [made(Options)], "runs": [made(RunSettings)],
     "runs by torch's DDP": [made(RunSettings)], "bucket caps": [made(BucketCaps)],
     "pipelines": [made(Pipeline)], "cut layers": [cut], "fully_shard": [made(FullyShard)],

@@ -117,7 +117,7 @@ class _EventTable:
     def take(self, events: Sequence[object], first: int, place: str) -> None:
         """Take events in, of which the first is the trace's `first`, without the arguments that nobody reads."""
         share, wanted = self.shared.setdefault, self.wanted
-        on_device, launches, operators = (column.add for column in self.columns)
+        kernels, launches, operators = (column.add for column in self.columns)
         for number, event in enumerate(events, first):
             if not isinstance(event, dict):
                 raise TraceError(f"{event!r} is not an event", place=f"{place}: traceEvents.{number}")
@@ -147,7 +147,7 @@ class _EventTable:
             elif kind == _DEVICE:
                 size, stream = args.get("bytes", 0), str(args.get("stream", thread))
                 rest = int(size) if _is_amount(size) else 0, _correlation(args)
-                on_device(name, start, start + duration, share(stream, stream), rest)
+                kernels(name, start, start + duration, share(stream, stream), rest)
             elif wanted[name] if name in wanted else self._is_wanted(name):
                 launches(name, start, start + duration, thread, _correlation(args))
 
@@ -193,9 +193,9 @@ class _EventTable:
 
     def events(self) -> Events:
         """Return the events on the clock that begins with the first."""
-        on_device, launches, operators = self.columns
+        kernels, launches, operators = self.columns
         origin = min((min(column.starts) for column in self.columns if column.starts), default=0.0)
-        used = {correlation for _, correlation in on_device.others} - {None}
+        used = {correlation for _, correlation in kernels.others} - {None}
         by_correlation: dict[int, HostEvent] = {}
         waits = []
         for name, start_s, end_s, thread, correlation in launches.shift(origin):
@@ -207,7 +207,7 @@ class _EventTable:
                     by_correlation[correlation] = launch
         works = [
             _make(DeviceWork, (name, start_s, end_s, stream, size_bytes, by_correlation.get(correlation)))
-            for name, start_s, end_s, stream, (size_bytes, correlation) in on_device.shift(origin, 1)
+            for name, start_s, end_s, stream, (size_bytes, correlation) in kernels.shift(origin, 1)
         ]
         waits.sort(key=lambda event: (event.start_s, -event.end_s))
         moved = [_make(HostEvent, row) for row in operators.shift(origin, -1)]

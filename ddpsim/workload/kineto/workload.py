@@ -233,7 +233,7 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
         hook[row, list(mapping.order)] = record.hooks
         ready[row, list(mapping.order)] = record.ready
     use, known = forward_use_in(file.events, steps, traced.timeline, mapping)
-    on_device = "cpu" if file.device == "cpu" else "cuda:0"
+    device = "cpu" if file.device == "cpu" else "cuda:0"
     workload = Workload(
         name=f"{model}@{file.device.lower()}-{precision}-b{batch_size}",
         device=file.device,
@@ -242,9 +242,9 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
         batch_size=batch_size,
         threads=shapes.threads if shapes is not None and file.device == "cpu" else None,
         estimated=False,
-        parameters=tuple(replace(parameter, device=on_device) for parameter in mapping.parameters),
+        parameters=tuple(replace(parameter, device=device) for parameter in mapping.parameters),
         buffers=shapes.buffers if shapes is not None else (),
-        frozen=() if shapes is None else tuple(replace(each, device=on_device) for each in shapes.frozen),
+        frozen=() if shapes is None else tuple(replace(each, device=device) for each in shapes.frozen),
         forward=_phase(recorded, "forward"),
         backward=_phase(recorded, "backward"),
         optimizer=_phase(recorded, "optimizer"),
