@@ -17,7 +17,7 @@ from functools import cached_property
 
 from ddpsim.collectives.operation_schedules import exchange_pairs
 from ddpsim.collectives.rank_ways import RankPaths
-from ddpsim.collectives.totals import total_by_key
+from ddpsim.collectives.routes import total_by_key
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.errors import TopologyError
 from ddpsim.network.fairness import Demand, LinkId

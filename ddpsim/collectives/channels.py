@@ -14,7 +14,7 @@ from itertools import pairwise
 from ddpsim.collectives.channel_search import best_rings, count_fewest_rings, double_rings, nic_echo, speeds_of
 from ddpsim.collectives.mesh_rings import mesh_rings
 from ddpsim.collectives.ring_search import Ring, RingSearch
-from ddpsim.collectives.totals import total_by_key
+from ddpsim.collectives.routes import total_by_key
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.hardware import gcn_of, xgmi_bandwidth
 from ddpsim.topology.node import NETWORK, NodeTemplate

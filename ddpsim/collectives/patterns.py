@@ -17,15 +17,15 @@ from ddpsim.collectives import level_schedules, schedules
 from ddpsim.collectives.levels import level_sizes
 from ddpsim.collectives.packing import pack_trees
 from ddpsim.collectives.rank_ways import RankPaths, TransportOverPaths
-from ddpsim.collectives.schedules import ServerPlaces, TransferSchedule
-from ddpsim.collectives.totals import total_by_key
+from ddpsim.collectives.routes import total_by_key
+from ddpsim.collectives.schedules import TransferSchedule
+from ddpsim.collectives.servers import parameter_server, places_named, push_and_pull
 from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.errors import InputError, TopologyError
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 from ddpsim.strict import parse_whole_number
-from ddpsim.suboptions import parse_options
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import GPU_LINKS
 
@@ -44,11 +44,6 @@ def _two_level_tree(placement: Placement) -> TransferSchedule:
 def _check_levels(placement: Placement, name: str) -> None:
     if placement.nodes == 1:
         raise TopologyError(f"{name} on one node", place="algorithm", remedy="use ring, or several `nodes`")
-
-
-def _parameter_server(placement: Placement) -> TransferSchedule:
-    hosts = [placement.rank_of(node, 0) for node in range(placement.nodes)]
-    return schedules.parameter_server(placement.world_size, hosts)
 
 
 def _parse_levels(placement: Placement, text: str) -> TransferSchedule:
@@ -88,7 +83,7 @@ def _blink(placement: Placement) -> TransferSchedule:
     if nodes > 1:
         what, remedy = "blink on several nodes without NVLinks from GPU to GPU", "use one node, or two-level"
         raise TopologyError(what, place="algorithm", remedy=remedy)
-    return schedules.parameter_server(per_node, range(per_node))
+    return parameter_server(per_node, range(per_node))
 
 
 _PIECES = 8
@@ -98,8 +93,8 @@ _SCHEDULES: Mapping[str, Callable[[Placement], TransferSchedule]] = {
     "two-level": _two_level,
     "two-level-tree": _two_level_tree,
     "halving-doubling": lambda placement: schedules.halving_doubling(placement.world_size),
-    "gather-broadcast": lambda placement: schedules.parameter_server(placement.world_size, [0]),
-    "parameter-server": _parameter_server,
+    "gather-broadcast": lambda placement: parameter_server(placement.world_size, [0]),
+    "parameter-server": lambda at: parameter_server(at.world_size, range(0, at.world_size, at.gpus_per_node)),
     "blueconnect": lambda placement: level_schedules.decomposed(level_sizes(placement)),
     "blink": _blink,
 }
@@ -107,7 +102,7 @@ PATTERNS = tuple(_SCHEDULES)
 """Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. `blueconnect` has a ring for each
 of the network's levels, or of those behind a colon, `blink` trees packed into the NVLinks. A parameter server holds 1/n
 of the message beside the first rank of each node; `parameter-server:N` is the last N ranks, which hold 1/N each, and
-what stands behind the colon otherwise is `ddpsim.collectives.schedules.ServerPlaces`."""
+what stands behind the colon otherwise is `ddpsim.collectives.servers.ServerPlaces`."""
 
 
 def refuse_unknown_algorithm(library: str, algorithm: str, own: Collection[str]) -> None:
@@ -123,30 +118,14 @@ def refuse_unknown_algorithm(library: str, algorithm: str, own: Collection[str])
 
 def is_pattern(algorithm: str) -> bool:
     """Whether `algorithm` names one of `PATTERNS`, or servers of their own."""
-    return algorithm in PATTERNS or algorithm.startswith("blueconnect:") or _servers(algorithm) is not None
-
-
-def _servers(algorithm: str) -> ServerPlaces | None:
-    name, _, places = algorithm.partition(":")
-    if name != "parameter-server" or not places:
-        return None
-    if "=" in places:
-        return parse_options(ServerPlaces, places, "algorithm parameter-server")
-    number = parse_whole_number(places)
-    return None if number is None else ServerPlaces(servers=number)
+    return algorithm in PATTERNS or algorithm.startswith("blueconnect:") or places_named(algorithm) is not None
 
 
 def _schedule_of(placement: Placement, algorithm: str) -> TransferSchedule:
-    places = _servers(algorithm)
-    if places is None:
-        name, _, levels = algorithm.partition(":")
-        return _parse_levels(placement, levels) if levels else _SCHEDULES[name](placement)
-    ranks, per_node = placement.world_size, placement.gpus_per_node
-    if places.servers is not None and not 0 < places.servers < ranks:
-        what, remedy = f"{places.servers} servers of {ranks} ranks", "leave a rank that is no server"
-        raise TopologyError(what, place="algorithm", remedy=remedy)
-    places.check(ranks, per_node, "scheme 'parameter-server'")
-    return schedules.parameter_server(ranks, places.hosts(ranks, per_node), places.trainers(ranks, per_node))
+    if (places := places_named(algorithm)) is not None:
+        return push_and_pull(placement.world_size, placement.gpus_per_node, places)
+    name, _, levels = algorithm.partition(":")
+    return _parse_levels(placement, levels) if levels else _SCHEDULES[name](placement)
 
 
 _MOST_RANKS = 256

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ddpsim.collectives.rank_ways import RankPaths, TransportOverPaths
+from ddpsim.collectives.routes import total_by_key
 from ddpsim.collectives.schedules import Transfer, TransferSchedule
-from ddpsim.collectives.totals import total_by_key
 from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Steps
 from ddpsim.network.fairness import Demand, alone_s
 from ddpsim.operations import Operation

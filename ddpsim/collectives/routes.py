@@ -6,11 +6,14 @@ and so does one node boundary of each kind (which classes meet, whether it cross
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import NETWORK, Link, NodeTemplate, Placement
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +98,15 @@ class PlacementLinks:
             crossing = leaf(source, 0) != leaf(target, 0)
             kinds.setdefault((self._representative[source], self._representative[target], crossing), (source, target))
         return kinds.values()
+
+
+def total_by_key(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
+    """Return the sum of the numbers of each key, in the order in which keys come first.
+
+    >>> total_by_key([("a", 1.0), ("b", 2.0), ("a", 0.5)])
+    {'a': 1.5, 'b': 2.0}
+    """
+    total: dict[Key, float] = {}
+    for key, number in pairs:
+        total[key] = total.get(key, 0.0) + number
+    return total

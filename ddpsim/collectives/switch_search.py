@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpsim.collectives.channel_search import speeds_of
-from ddpsim.collectives.totals import total_by_key
+from ddpsim.collectives.routes import total_by_key
 from ddpsim.topology.node import NETWORK, NodeTemplate, VertexKind
 from ddpsim.topology.paths import Paths, find_paths
 

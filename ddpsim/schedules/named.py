@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from ddpsim.collectives.schedules import ServerPlaces
+from ddpsim.collectives.servers import ServerPlaces
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.schedules import schemes, servers
 from ddpsim.schedules.schedule import Schedule

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.collectives.schedules import check_servers
+from ddpsim.collectives.servers import check_servers
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.chunks import parse_share

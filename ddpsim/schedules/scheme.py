@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from ddpsim.collectives.schedules import ServerPlaces
+from ddpsim.collectives.servers import ServerPlaces
 from ddpsim.errors import InputError
 from ddpsim.options.own import can_be_imported, convert_exit, import_object
 from ddpsim.schedules.schedule import Schedule, check

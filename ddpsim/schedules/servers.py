@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ddpsim.collectives.schedules import ServerPlaces
+from ddpsim.collectives.servers import ServerPlaces
 from ddpsim.operations import Operation
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding

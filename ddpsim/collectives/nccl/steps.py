@@ -10,9 +10,8 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.pieces import window_of
 from ddpsim.collectives.nccl.versions import SIMPLE
 from ddpsim.collectives.operation_schedules import build_ring
-from ddpsim.collectives.routes import PlacedLink
+from ddpsim.collectives.routes import PlacedLink, total_by_key
 from ddpsim.collectives.schedules import refuse_too_many
-from ddpsim.collectives.totals import total_by_key
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.operations import Operation
 

@@ -22,7 +22,7 @@ from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.nccl.ways import NcclPaths
 from ddpsim.collectives.patterns import PATTERNS
-from ddpsim.collectives.totals import total_by_key
+from ddpsim.collectives.routes import total_by_key
 from ddpsim.collectives.transport import AlgorithmChoice, Steps, Transport
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.network.fairness import Demand, LinkId, alone_s

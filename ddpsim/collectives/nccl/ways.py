@@ -8,8 +8,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.loads import DIRECT, GROUPS, HOST, NET, route_loads
 from ddpsim.collectives.nccl.versions import SIMPLE
 from ddpsim.collectives.rank_ways import RankPaths
-from ddpsim.collectives.routes import PlacedLink, PlacementLinks
-from ddpsim.collectives.totals import total_by_key
+from ddpsim.collectives.routes import PlacedLink, PlacementLinks, total_by_key
 from ddpsim.collectives.transport import Connection
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.paths import Paths, find_paths

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ddpsim.collectives import level_schedules, schedules, tree_schedules
 from ddpsim.collectives.schedules import TransferSchedule
+from ddpsim.collectives.servers import parameter_server
 from ddpsim.collectives.trees import double_binary_tree
 from tests.ddpsim.collectives import closed_forms
 from tests.profile import examples
@@ -63,8 +64,8 @@ BUILDERS = {
     "segmented ring": lambda p: schedules.ring(p, 3),
     "halving-doubling": schedules.halving_doubling,
     "tree": lambda p: tree_schedules.tree(random_tree(p, p), 3),
-    "gather and broadcast": lambda p: schedules.parameter_server(p, [0]),
-    "parameter servers": lambda p: schedules.parameter_server(p, range(0, p, 3)),
+    "gather and broadcast": lambda p: parameter_server(p, [0]),
+    "parameter servers": lambda p: parameter_server(p, range(0, p, 3)),
     "two-level tree": lambda p: two_level_tree(p // 2, 2) if p % 2 == 0 and p > 2 else two_level_tree(p, 1),
     "two-level": lambda p: level_schedules.decomposed((2, p // 2) if p % 2 == 0 and p > 2 else (1, p)),
     "levels": lambda p: level_schedules.decomposed(LEVELS.get(p, (p,))),
@@ -119,7 +120,7 @@ def test_closed_forms_count_the_steps_and_bytes_of_their_schedules(ranks: int) -
     assert closed_forms.halving_doubling_s(ranks, ranks, alpha, beta) == pytest.approx(
         depth(doubling) * alpha + max(doubling.count_sent_chunks()) * beta
     )
-    naive = schedules.parameter_server(ranks, [0])
+    naive = parameter_server(ranks, [0])
     received = ranks - 1
     assert closed_forms.parameter_server_s(ranks, 1, 1, alpha, beta) == pytest.approx(
         depth(naive) * alpha + (received + naive.count_sent_chunks()[0]) * beta
@@ -128,7 +129,7 @@ def test_closed_forms_count_the_steps_and_bytes_of_their_schedules(ranks: int) -
 
 @pytest.mark.parametrize(("ranks", "servers"), [(4, 1), (8, 2), (8, 8)])
 def test_the_servers_links_carry_what_the_closed_form_says(ranks: int, servers: int) -> None:
-    schedule = schedules.parameter_server(ranks, range(servers))
+    schedule = parameter_server(ranks, range(servers))
     pushed = sum(t.stop - t.start for t in schedule.transfers if t.target == 0 and t.reduce)
     closed = closed_forms.parameter_server_s(ranks, servers, schedule.chunks, 1.0, 1e-3)
     assert closed == pytest.approx(depth(schedule) + 2e-3 * pushed)

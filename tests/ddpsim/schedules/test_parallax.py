@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.bucketing import Parameter
-from ddpsim.collectives.schedules import ServerPlaces
+from ddpsim.collectives.servers import ServerPlaces
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.named import scheme_named

@@ -12,7 +12,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives, find_rank_paths
-from ddpsim.collectives.schedules import ServerPlaces, parameter_server
+from ddpsim.collectives.servers import ServerPlaces, parameter_server
 from ddpsim.errors import InputError, PlanError, TopologyError
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
