@@ -221,7 +221,7 @@ def _text(
         "",
         *_times(prediction, cases),
         *([] if shared is None else [shared.text()]),
-        *_servers(prediction),
+        *_apart(prediction),
         *_parts(prediction),
         *format_largest_doubt(prediction),
         tables[PARTS].text("  "),
@@ -263,18 +263,17 @@ def _times(prediction: Prediction, cases: Sequence[ConditionalStep | None]) -> l
     return [f"iteration  {one}", *others, trained]
 
 
-def _servers(prediction: Prediction) -> list[str]:
-    """Return the line on ranks that go on without each other: their steps, and how stale their gradients are."""
+def _apart(prediction: Prediction) -> list[str]:
+    """Return the line on ranks that go on without each other: their steps, and what else was measured."""
+    from ddpsim.simulation.parameter_servers import in_words
     from ddpsim.units import format_count, format_time
 
-    steps, stale = prediction.rank_steps_s, prediction.staleness
-    if steps is None or stale is None:
+    steps, remarks = prediction.rank_steps_s, prediction.remarks
+    if steps is None or not remarks:
         return []
     least, most = (format_time(find(steps.values())) for find in (min, max))
-    return [
-        f"{format_count(len(steps), 'rank')} with steps of {least} to {most}; gradients are "
-        f"{stale['staleness_mean']:.1f} updates stale on average, {stale['staleness_most']:.0f} at most"
-    ]
+    words = "; ".join(map(in_words, remarks.values()))
+    return [f"{format_count(len(steps), 'rank')} with steps of {least} to {most}; {words}"]
 
 
 def _parts(prediction: Prediction) -> list[str]:

@@ -46,8 +46,10 @@ PARTS, BUCKETS = "Parts of the step", "Buckets"
 OVER_ITERATIONS = ("iterations", "iteration_low_s", "iteration_high_s")
 """Fields of `Summary` that tell how its iterations differ."""
 
+_REMARKS = ("servers",)
+"""Keys of what is measured in a run beside times."""
 _OF_ONE = (
-    "rank_steps_s", "servers", "iterations", "ends", "buckets", "plan", "notes", "transports", "provenance",
+    "rank_steps_s", *_REMARKS, "iterations", "ends", "buckets", "plan", "notes", "transports", "provenance",
 )  # fmt: skip
 """Keys of the `predict` document that no row of a table has."""
 
@@ -286,12 +288,11 @@ class Prediction:
         return {rank: summarise(iterations).iteration_s for rank, iterations in alone.items()}
 
     @property
-    def staleness(self) -> dict[str, float] | None:
-        """How stale gradients were that servers took in, where ranks go on without each other; else None."""
+    def remarks(self) -> dict[str, dict[str, float]]:
+        """What else was measured in the run, by name: how stale gradients were where ranks go on without each other."""
         if self.read is not None:
-            return self.read.get("servers")
-        found = self.summarised_trace.provenance.get("servers") if self.options.asynchronous else None
-        return dict(found) if isinstance(found, dict) else None
+            return {name: self.read[name] for name in _REMARKS if name in self.read}
+        return self.run.short().shared.remarks
 
     @property
     def samples_per_s_band(self) -> Band:
@@ -492,7 +493,7 @@ class Prediction:
         return {
             **self.step_document(),
             **({} if (steps := self.rank_steps_s) is None else {"rank_steps_s": {str(r): t for r, t in steps.items()}}),
-            **({} if (stale := self.staleness) is None else {"servers": stale}),
+            **self.remarks,
             "iterations": {name: getattr(self.summary, name) for name in OVER_ITERATIONS},
             "ends": {
                 "retimed": sum(ends.retimed for ends in self.ends),

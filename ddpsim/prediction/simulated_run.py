@@ -220,9 +220,9 @@ class SimulatedRun:
         options = self.options
         varied = options.jitter > 0 or options.drop or self.workload.iterations > 1
         few = options.iterations_of(self.workload) <= FEW_APART
-        if not options.asynchronous or options.comm != "real" or few or varied:
-            return False
         ran = self.short()
+        if ran.shared.apart is None or few or varied:
+            return False
         end, counted = ran.times.end, slice(ran.extent.begin, ran.extent.end)
         ranks = [rank.iterations[counted] for rank in ran.graph.ranks if rank.number >= 0]
         periods = np.array([[end[each.end] - end[each.start] for each in iterations] for iterations in ranks])

@@ -31,7 +31,7 @@ def numbers_of(members: Sequence[IntEnum]) -> NDArray[np.intp]:
 
 def goes_apart(run: JobRun) -> bool:
     """Whether each rank of a run sends its messages without meeting the others."""
-    return run.job.options.asynchronous and run.job.options.comm == "real"
+    return run.shared.apart is not None
 
 
 def is_in_line(run: JobRun, lane: int) -> bool:

@@ -27,7 +27,6 @@ from ddpsim.simulation.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIM
 from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, Collective, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.linear import PER, Terms
-from ddpsim.simulation.parameter_servers import ServerLinks
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.gpus import AchievedGpu
@@ -173,16 +172,6 @@ class Prices:
                 of_transports[key] = plain.communication(simpy.Environment(), scheduled)
         return [of_transports[id(job.transports), job.latency] for job in self.jobs]
 
-    @cached_property
-    def channels(self) -> list[ServerLinks | None]:
-        """What carries each rank's own messages, as `shared` what ranks meet for; None where they do."""
-        run, made = self._run, dict[int, ServerLinks | None]()
-        for job, shared in zip(self.jobs, self.shared, strict=True):
-            if id(shared) not in made:
-                plain = replace(job, wire_factor=run.job.wire_factor)
-                made[id(shared)] = plain.channels(shared.env, run.settings[0].scheduled(0), shared.collectives)
-        return [made[id(shared)] for shared in self.shared]
-
     def _price_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
         options = self._run.job.options
         costs = [self._costs(each.calibration, setting.gpu) for each in self.assumed]
@@ -322,17 +311,17 @@ class CollectiveTimes:
 
     def _demand(self, sent: SentCollective, column: int) -> tuple[float, float, float, float, float]:
         collective, shared = sent.collective, self._prices.shared[column]
-        channels = None if sent.sender is None else self._prices.channels[column]
-        if channels is None or sent.sender is None:
+        apart = None if sent.sender is None else shared.apart
+        if apart is None or sent.sender is None:
             group = shared.lanes[collective.lane]
             demand, capacities = group.demand(collective), group.collectives.transport.capacities
         else:
-            demand = channels.demand(self._run.draws[sent.sender].rank, collective)
-            capacities = channels.network.capacities
+            demand = apart.demand(self._run.draws[sent.sender].rank, collective)
+            capacities = apart.network.capacities
         size_bytes, latency_s = demand.size_bytes, demand.latency_s
         links_s = size_bytes / min(demand.alone_rate(capacities), demand.rate_limit)
         threads_s = size_bytes / demand.host_limit
-        shares_links = channels is not None or self._run.job.options.fidelity != "closed"
+        shares_links = apart is not None or self._run.job.options.fidelity != "closed"
         slowed = shares_links and bool(demand.loads) and size_bytes > 0
         if collective.operation != BUFFERS and is_in_line(self._run, collective.lane):
             latency_s = 0.0

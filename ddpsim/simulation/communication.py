@@ -47,7 +47,7 @@ from ddpsim.simulation.lanes import (
     send_s,
     share_of_together,
 )
-from ddpsim.simulation.parameter_servers import ServerLinks, Staleness
+from ddpsim.simulation.parameter_servers import ServerLinks
 from ddpsim.simulation.setting import Scheduled
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
@@ -113,12 +113,14 @@ class Communication:
         world: the group of all ranks.
         lanes: of a schedule's groups and streams, or of DDP's process groups; of ranks of several devices one each, for
             each has communicators of its own, on links that all share.
+        apart: what carries each rank's messages where ranks do not meet for them; None where they do.
     """
 
     env: simpy.Environment
     costs: Costs
     world: LaneGroup
     lanes: Sequence[LaneGroup]
+    apart: ServerLinks | None = None
     _concurrent: ConcurrentCollectives = field(init=False)
 
     def __post_init__(self) -> None:
@@ -128,6 +130,11 @@ class Communication:
     def collectives(self) -> Collectives:
         """Those of all ranks."""
         return self.world.collectives
+
+    @property
+    def remarks(self) -> dict[str, dict[str, float]]:
+        """What they tell of a run beside times, by name."""
+        return {} if self.apart is None else {"servers": self.apart.staleness.document()}
 
     def steps(self, collective: Collective) -> int:
         """Return the steps of a collective; a broadcast of buffers is a tree, and a send in line one step."""
@@ -210,7 +217,6 @@ class JobResources:
     Attributes:
         gpu: that the first rank computes on; None as in `RankConfiguration`.
         wire_factor, latency: as those of `Assumptions`.
-        staleness: how stale the gradients were that servers took in; None where no rank goes on without the others.
         transports: that were made, of all ranks and of groups of them, by their ranks and conditions.
     """
 
@@ -222,7 +228,6 @@ class JobResources:
     gpu: AchievedGpu | None
     wire_factor: WireFactor | None
     latency: float = 1.0
-    staleness: Staleness | None = None
     transports: dict[Hashable, Transport] = field(default_factory=dict, repr=False)
 
     def with_assumptions(self, assumed: Assumptions, costs: Costs) -> JobResources:
@@ -291,7 +296,7 @@ class JobResources:
                 if group in patterns:
                     line = StreamQueue(made[group].collectives.network, latency_s)
                     lanes[number] = replace(made[group], line=line)
-        return Communication(env, self.costs, world, lanes)
+        return Communication(env, self.costs, world, lanes, self._apart(env, scheduled, world.collectives))
 
     def _stage_lanes(self, env: simpy.Environment, options: CollectiveOptions, scheduled: Scheduled) -> list[LaneGroup]:
         """Return what carries the messages of the ranks of a pipeline."""
@@ -327,21 +332,18 @@ class JobResources:
 
         return copy
 
-    def channels(self, env: simpy.Environment, scheduled: Scheduled, world: Collectives) -> ServerLinks | None:
+    def _apart(self, env: simpy.Environment, scheduled: Scheduled, world: Collectives) -> ServerLinks | None:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
         schedule = scheduled.schedule
         if not schedule.asynchronous or self.options.comm != "real":
             return None
-        hosts = schedule.sharding.hosts
         latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
         buckets = [
             [message.parameters for message in schedule if (message.group, message.stream) == lane]
             for lane in scheduled.lanes
         ]
         ways = find_rank_paths(self.placement, self.backend, self.calibration)
-        links = ServerLinks(env, ways, hosts, buckets, latency_s, self.wire_factor, self.latency)
-        self.staleness = links.staleness
-        return links
+        return ServerLinks(env, ways, schedule.sharding.hosts, buckets, latency_s, self.wire_factor, self.latency)
 
     def _collectives(
         self,

@@ -22,7 +22,6 @@ from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import BATCH, Copy, StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, find_repeated_s, start
-from ddpsim.simulation.parameter_servers import Staleness
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
 from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, resolve, resolve_alone, slot_of
 from ddpsim.simulation.run import GraphRun, Progress, report
@@ -123,7 +122,7 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     if extent.repeats:
         counted = list(_repeat(ran, counted))
     plan = plan_of(ran)
-    provenance = _provenance(ran.workload, placement, options, plan, job.staleness)
+    provenance = _provenance(ran.workload, placement, options, plan) | ran.shared.remarks
     # Without a word between them each goes its own way, and the slowest is what a step is told by.
     own_ways = ranks if options.comm != "real" else graph.ranks[:1]
     found: Sequence[PathSpan] = ()
@@ -169,9 +168,7 @@ def plan_of(ran: ResolvedJob) -> BucketPlan:
     return replace(plan, call=call)
 
 
-def _provenance(
-    workload: Workload, placement: Placement, options: Options, plan: BucketPlan, staleness: Staleness | None
-) -> dict[str, Any]:
+def _provenance(workload: Workload, placement: Placement, options: Options, plan: BucketPlan) -> dict[str, Any]:
     """Return what a trace says of the run that left it."""
     return {
         "simulated": True,
@@ -182,7 +179,6 @@ def _provenance(
         "topology_fingerprint": placement.topology.fingerprint(),
         "compute_device": placement.topology.compute_device,
         "workload": workload.name,
-        **({} if staleness is None else {"servers": staleness.document()}),
         "options": {
             "drop": dict(options.drop),
             "scheme": options.scheme,

@@ -27,7 +27,6 @@ from ddpsim.simulation.communication import Communication
 from ddpsim.simulation.contention import OnBusy, Process, Processor, slow_messages
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.lanes import SharedNetwork
-from ddpsim.simulation.parameter_servers import ServerConnection
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.topology.graph import Placement
@@ -108,8 +107,7 @@ def start(
 def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGraph) -> GraphRun:
     """Return a run of a graph that has yet to be run, each rank on its resources."""
     job, draws, settings = resolved.job, resolved.draws, resolved.settings
-    env, scheduled = shared.env, settings[0].scheduled(0)
-    links = job.channels(env, scheduled, shared.collectives) if scheduled.schedule.asynchronous else None
+    env, apart = shared.env, shared.apart
     transfer = shared.transfer if job.options.comm == "real" else None
     run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
     told: dict[tuple[int, ...], OnBusy] = {}
@@ -125,14 +123,14 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
             if lanes not in told:
                 told[lanes] = shared.on_busy(lanes or None)
             # What a rank sends by itself is slowed by itself, and has no kind of hops, as a pattern has none.
-            own = None if links is None else slow_messages(links.network, job.costs, {}, draw.rank)
+            own = None if apart is None else slow_messages(apart.network, job.costs, {}, draw.rank)
             processors.append(Processor(env, slowdown, own or told[lanes], job.costs.copy_slowdown, setting.late_s))
         run.add(
             rank,
             processors,
             loader=None if setting.input_stage is None else Loader(setting.input_stage),
             copy=job.copy(stage, network, draw.stands_for),
-            channel=None if links is None else ServerConnection(links, draw.rank).attend,
+            channel=None if apart is None else apart.connect(draw.rank),
         )
     return run
 

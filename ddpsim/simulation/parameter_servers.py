@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,10 @@ class ServerLinks:
     def __post_init__(self) -> None:
         self.network = Network(self.env, {})
 
+    def connect(self, rank: int) -> Callable[[Collective], simpy.Event]:
+        """Return what sends one rank's messages."""
+        return ServerConnection(self, rank).attend
+
     def demand(self, rank: int, collective: Collective) -> Demand:
         """Return what a rank's push or pull asks of the network."""
         size_bytes, loads, latency_s = collective.size_bytes, dict[LinkId, float](), 0.0
@@ -102,6 +106,12 @@ class ServerLinks:
     def note_pull(self, rank: int, bucket: Bucket) -> None:
         """Note which update of a bucket a rank has pulled."""
         self._seen[rank, bucket] = self._versions.get(bucket, 0)
+
+
+def in_words(staleness: Mapping[str, float]) -> str:
+    """Return how stale gradients were."""
+    mean, most = staleness["staleness_mean"], staleness["staleness_most"]
+    return f"gradients are {mean:.1f} updates stale on average, {most:.0f} at most"
 
 
 class ServerConnection:
