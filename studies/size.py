@@ -84,7 +84,8 @@ def sizes() -> dict[str, float]:
 
 RANKS_OF_THEIR_OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "servers": (
-        ("ddpsim/schedules/servers.py", "ddpsim/schedules/parallax.py", "ddpsim/simulation/parameter_servers.py"),
+        ("ddpsim/collectives/servers.py", "ddpsim/schedules/servers.py", "ddpsim/schedules/parallax.py",
+         "ddpsim/simulation/parameter_servers.py"),
         ("Servers", "SERVERS", "TRAINERS", "ServerPlaces", "ServerLinks", "ServerConnection", "Staleness", "staleness",
          "servers", "hosts", "served", "trainers", "asynchronous"),
     ),

@@ -241,7 +241,7 @@ class CarriedMessages:
     def serve_beside(self, server: Server) -> Future[ServerStatistics]:
         """Let a server of this rank, which trains, serve in a thread."""
         groups = [lane.group for lane in self._lanes.values() if isinstance(lane.group, LoopbackGroup)]
-        serve = server.serve_each if self.schedule.asynchronous else server.serve_all
+        serve = server.serve_all if self.schedule.ranks_meet else server.serve_each
 
         def run() -> ServerStatistics:
             try:
@@ -290,7 +290,7 @@ def _flats(
             )
             flat.divisor = schedule.groups.get(message.group, ranks)
             if message.group == SERVERS:
-                flat.divisor = 1 if schedule.asynchronous else ranks - schedule.sharding.servers
+                flat.divisor = ranks - schedule.sharding.servers if schedule.ranks_meet else 1
         flat.numbers += (number,)
         flat.every = max(flat.every, message.every)
     return flats

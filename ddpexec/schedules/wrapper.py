@@ -244,7 +244,7 @@ class ScheduledDataParallel(JoinableModule):
         server = self._server() if self.serves else None
         if server is None:
             return ServerStatistics()
-        return server.serve_each() if self.schedule.asynchronous else server.serve_all()
+        return server.serve_all() if self.schedule.ranks_meet else server.serve_each()
 
     def scheme_state_dict(self) -> Kept:
         """Return what the scheme keeps on this rank beside the module's and the optimizer's state, after pending steps.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ddpsim.schedules.mesh import REPLICA
 from ddpsim.schedules.message import WORLD
-from ddpsim.schedules.schedule import TRAINERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,7 @@ def groups_of(rank: int, sizes: Mapping[str, int], world_size: int) -> dict[str,
         if name == REPLICA:
             place, ranks = rank % count, range(rank % count, world_size, count)
         else:
-            # Those that train are the first ranks, and one group.
-            place = 0 if name == TRAINERS else rank // size
-            ranks = range(place * size, (place + 1) * size)
+            place, ranks = rank // size, range(rank // size * size, (rank // size + 1) * size)
         found[name] = ProcessGroup(first + place, name, ranks)
         first += count
     return found

@@ -13,6 +13,7 @@ from ddpsim.chakra.steps import GROUP, MODULE_BUFFERS, OPERATION, PARAMETERS, st
 from ddpsim.errors import InputError
 from ddpsim.files import write_whole
 from ddpsim.operations import Operation
+from ddpsim.schedules.schedule import updated_elsewhere
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.units import format_size
@@ -32,7 +33,7 @@ def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
             than `MOST_BYTES` together.
     """
     world_size, options = run.job.placement.world_size, run.job.options
-    if options.asynchronous or run.schedule.sharding.hosts:
+    if updated_elsewhere(run.schedule):
         what = f"`scheme={options.scheme}` has ranks that are no copies of one step"
         raise InputError(what, place="chakra", remedy="take a scheme in which all ranks train together")
     if run.job.placement.devices > 1:

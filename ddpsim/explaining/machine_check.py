@@ -18,8 +18,8 @@ def count_node_gpus(ranks: Sequence[SeenRank]) -> int:
     Ranks that compute on CPUs say nothing of it: of a shaped network, all its nodes are one host.
     """
     on_gpus = [rank for rank in ranks if rank.device != "cpu"]
-    hosts = Counter(rank.clock for rank in on_gpus if rank.kind == "kineto" and rank.clock is not None)
-    return max([*hosts.values(), *(rank.gpus for rank in on_gpus)], default=0)
+    by_clock = Counter(rank.clock for rank in on_gpus if rank.kind == "kineto" and rank.clock is not None)
+    return max([*by_clock.values(), *(rank.gpus for rank in on_gpus)], default=0)
 
 
 def seats_of(topology: Topology) -> int:

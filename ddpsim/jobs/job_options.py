@@ -310,9 +310,9 @@ class JobOptions:
         return self.accumulate * scheme_named(self.scheme).steps
 
     @property
-    def asynchronous(self) -> bool:
-        """Whether each rank goes on without the others."""
-        return scheme_named(self.scheme).asynchronous
+    def ranks_meet(self) -> bool:
+        """Whether ranks wait for each other where they send; else each goes on without the others."""
+        return scheme_named(self.scheme).ranks_meet
 
     @property
     def periodic(self) -> dict[str, int]:

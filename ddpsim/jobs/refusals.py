@@ -66,7 +66,7 @@ def check_schedule(
         InputError: of one process several machines, no GPUs, or another backend than NCCL, which copies between them;
             more ranks than are simulated one by one.
     """
-    if schedule.asynchronous and options.comm == "real" and placement.world_size > MOST_APART:
+    if not schedule.ranks_meet and options.comm == "real" and placement.world_size > MOST_APART:
         what = f"{placement.world_size} ranks, each of which goes its own way"
         remedy = f"give {MOST_APART} at most, or leave out `async`"
         raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)

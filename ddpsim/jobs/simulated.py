@@ -290,7 +290,7 @@ class Options(JobOptions):
         if self.iterations is not None:
             return self.iterations
         # Ranks that go on without each other go each at a pace of its own.
-        apart = self.asynchronous and (bool(self.stragglers) or self.straggling is not None)
+        apart = not self.ranks_meet and (bool(self.stragglers) or self.straggling is not None)
         if workload.iterations > 1 or self.drop or self.jitter > 0 or apart:
             return 20
         if self.beside is None or self.beside.idle:
@@ -373,7 +373,7 @@ class Options(JobOptions):
             what = f"`fidelity={self.fidelity}` knows no other job's messages"
             raise InputError(what, place="beside", remedy="use `fidelity=flow`")
         for whose, job in (("this job", self), ("the job beside it", beside.job)):
-            if job.asynchronous:
+            if not job.ranks_meet:
                 what = f"ranks of {whose} go on without each other by `scheme={job.scheme}`"
                 raise InputError(what, place="beside", remedy="use a scheme whose ranks meet")
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpsim.schedules.points import Point, PointKind, points
-from ddpsim.schedules.schedule import Schedule, parameters_at
-from ddpsim.schedules.servers import SERVERS
+from ddpsim.schedules.schedule import Schedule, parameters_at, updated_elsewhere
 from ddpsim.workload import Workload
 
 _ROUNDING = 1e-12
@@ -65,8 +64,8 @@ def updates_of(
     late = schedule.update == "before_use"
     together = clipping or not (late or _updates_apart(schedule, count))
     groups = [list(range(count))] if together else _groups(schedule, count)
-    served = {index for message in schedule if message.group == SERVERS for index in message.parameters}
-    groups = [mine for group in groups if (mine := [index for index in group if index not in served])]
+    elsewhere = updated_elsewhere(schedule)
+    groups = [mine for group in groups if (mine := [index for index in group if index not in elsewhere])]
     updates = [_update(schedule, workload, group, scale_host) for group in groups]
     late_updates = list(zip(groups, updates, strict=True)) if late else []
     return _find_waits(schedule, workload, late_updates), () if late else tuple(updates)

@@ -173,12 +173,12 @@ def _rates(time_at: int) -> tuple[tuple[int, str], tuple[int, str]]:
 def _header(lines: Sequence[str], place: str) -> dict[str, str]:
     """Return what the lines beside the table say: ranks, nodes, NCCL's version, GPUs a process."""
     ranks = [int(match[1]) for line in lines if (match := _RANK.match(line))]
-    hosts = {match[1] for line in lines if line.startswith("#") and (match := _HOST.search(line))}
+    machines = {match[1] for line in lines if line.startswith("#") and (match := _HOST.search(line))}
     groups = {match[1] for line in lines if (match := _GROUP.match(line))}
     if len(groups) > 1:
         what = f"collectives of {len(groups)} groups at once"
         raise CalibrationError(what, place=place, remedy="measure one, without NCCL_TESTS_SPLIT")
-    header = {"ranks": str(max(ranks) + 1), "nodes": str(len(hosts) or 1)} if ranks else {}
+    header = {"ranks": str(max(ranks) + 1), "nodes": str(len(machines) or 1)} if ranks else {}
     for pattern, key in ((_VERSION, "nccl"), (_MODE, "mode"), (_LIBRARY, "library")):
         if match := next((match for line in lines if (match := pattern.search(line))), None):
             header[key] = match[1]

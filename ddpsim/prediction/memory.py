@@ -109,9 +109,9 @@ class Memory:
         # An optimizer keeps so many tensors of a parameter's size; an unknown one as many as Adam.
         names = (name.partition("+")[0].partition("-")[0] for name in kind.split(","))
         tensors = max(STATES.get(name, 2) for name in names) + (1 if sharding.master else 0)
-        served = schedule.update == "elsewhere"
-        state = 0 if served else _shard(tensors * sum(updated), sharding.optimizer)
-        temporary = 0 if served else _shard(_temporary_bytes(kind, updated), sharding.optimizer)
+        elsewhere = schedule.update == "elsewhere"
+        state = 0 if elsewhere else _shard(tensors * sum(updated), sharding.optimizer)
+        temporary = 0 if elsewhere else _shard(_temporary_bytes(kind, updated), sharding.optimizer)
         host = 0
         if sharding.offload is not None:
             host = parameters + gradients + state

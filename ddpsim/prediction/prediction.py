@@ -281,7 +281,7 @@ class Prediction:
         if self.read is not None:
             steps: dict[str, float] | None = self.read.get("rank_steps_s")
             return None if steps is None else {int(rank): seconds for rank, seconds in steps.items()}
-        if not self.options.asynchronous:
+        if self.options.ranks_meet:
             return None
         trace = self.summarised_trace
         alone = {rank: replace(trace, iterations=trace.of_rank(rank)) for rank in trace.ranks}

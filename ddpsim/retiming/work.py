@@ -125,8 +125,8 @@ class RankWork:
         if self._late_s.any() and len(self._flights) and len(self._work):
             self._delay_late(now, horizon_s)
         disturbed = bool((self._fixed != 1).any())
-        served = bool(self._serves.any() and (self._copy_slowdown != 1).any())
-        if not len(self._work) or not len(self._flights) or not (disturbed or served):
+        copying = bool(self._serves.any() and (self._copy_slowdown != 1).any())
+        if not len(self._work) or not len(self._flights) or not (disturbed or copying):
             return False
         begin, end = self._work_at(now.end)
         flights, found = (now.begin[self._flights], now.end[self._flights]), self._seconds

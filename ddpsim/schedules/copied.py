@@ -6,12 +6,11 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, PointKind
 from ddpsim.schedules.schedule import Schedule, averages
-from ddpsim.schedules.servers import SERVERS
 
 
 def host_awaits(message: Message, *, gloo: bool) -> bool:
-    """Whether the host waits for what comes before a message; a server does before it sends what it has updated."""
-    return gloo and bool(message.after_messages) and message.group != SERVERS
+    """Whether the host waits for what comes before a message; of a broadcast its root does, and nobody who receives."""
+    return gloo and bool(message.after_messages) and message.op is not Operation.BROADCAST
 
 
 def _is_in_place(message: Message) -> bool:

@@ -56,8 +56,7 @@ def beside_tensor(schedule: Schedule, tensor_ranks: int, data_ranks: int, remedy
     Raises:
         PlanError: a scheme whose ranks are in groups already, serve others, or are threads of one process.
     """
-    grouped = bool(schedule.groups) or schedule.sharding.servers or schedule.sharding.hosts or schedule.patterns
-    if grouped or schedule.asynchronous or schedule.one_process:
+    if schedule.groups or schedule.patterns or schedule.one_process:
         what = f"its ranks cannot be in groups of {tensor_ranks} that share layers"
         known = "use ddp, naive, flat, priority, dear, zero1, zero2, zero3 or fsdp2, or leave `tensor_parallel` out"
         raise PlanError(what, place=f"scheme {schedule.scheme!r}", remedy=remedy or known)
@@ -97,10 +96,9 @@ def beside_experts(
         PlanError: a scheme whose ranks are in groups already, serve others or are threads of one process, or that sends
             parts of experts and of all else in one message.
     """
-    grouped = bool(schedule.groups) or schedule.sharding.servers or schedule.sharding.hosts or schedule.patterns
     split = _Split(tuple(each.size_bytes for each in parameters), frozenset(experts))
     cut = any(each.chunks is not None or (each.part is not None and split.is_mixed(each)) for each in schedule)
-    if grouped or schedule.asynchronous or schedule.one_process or cut:
+    if schedule.groups or schedule.patterns or schedule.one_process or cut:
         what = f"its messages cannot be parted where experts in groups of {expert_ranks} ranks have theirs apart"
         remedy = "use ddp, naive, flat, priority, dear, zero1, zero2 or fsdp2, or leave `expert_parallel` out"
         raise PlanError(what, place=f"scheme {schedule.scheme!r}", remedy=remedy)

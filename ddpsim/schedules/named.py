@@ -176,7 +176,7 @@ def _parameter_server(text: _Text) -> Scheme:
         text.whole,
         lambda setup: servers.parameter_server(setup, given),
         servers=given,
-        asynchronous=given.asynchronous,
+        ranks_meet=not given.asynchronous,
     )
 
 

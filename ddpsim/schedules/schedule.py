@@ -16,6 +16,7 @@ from typing import Any, Literal
 from ddpsim.bucketing import LaunchQueue
 from ddpsim.bucketing.assign import Parameter
 from ddpsim.errors import PlanError
+from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD, Message, cut
 from ddpsim.schedules.offload import HostOffload
 from ddpsim.schedules.outer import OuterStep
@@ -75,7 +76,7 @@ class Schedule:
         groups: ranks of each process group beside `world`: `shard` is so many consecutive ranks, `replica` the ranks of
             one place in each shard group.
         patterns: by group, the pattern that its messages follow, one of `--algorithm`; the backend's own elsewhere.
-        asynchronous: whether each rank's messages go alone, without those of the others.
+        ranks_meet: whether a message goes once all its ranks have come to it; else each rank's goes alone.
         overlap: whether messages may begin before backward has ended.
         broadcasts_buffers: whether module buffers are broadcast before a forward, as DDP does where it is asked to.
         one_process: whether the ranks are threads of one process, on the GPUs of one machine: their forwards share one
@@ -93,7 +94,7 @@ class Schedule:
     one_process: bool = False
     outer: OuterStep | None = None
     patterns: dict[str, str] = field(default_factory=dict)
-    asynchronous: bool = False
+    ranks_meet: bool = True
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
@@ -271,6 +272,17 @@ def _fit(parts: Sequence[Message]) -> bool:
     if len(ranges) < len(parts) or len({message.parameters for message in parts}) > 1:
         return False
     return all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
+
+
+def updated_elsewhere(schedule: Schedule) -> frozenset[int]:
+    """Return the parameters that come back before forward from who summed their gradients, and so has updated them."""
+    back = (each for each in schedule if each.op is Operation.BROADCAST and each.after_messages)
+    return frozenset(
+        index
+        for message in back
+        if {point.kind for point in message.blocks} == {PointKind.FORWARD}
+        for index in message.parameters
+    )
 
 
 def averages(message: Message) -> bool:

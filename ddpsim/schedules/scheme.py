@@ -36,7 +36,7 @@ class Scheme:
         steps: of the optimizer, after which what is sent repeats.
         apart: whether ranks send each other nothing in the steps between.
         servers: where they are; None where there are none.
-        asynchronous: whether each rank goes on without the others.
+        ranks_meet: as that of its schedules.
         runner: who trains by it for real.
         fully_shard: what is asked of torch's `fully_shard`, where that is the runner.
     """
@@ -46,7 +46,7 @@ class Scheme:
     steps: int = 1
     apart: bool = False
     servers: ServerPlaces | None = None
-    asynchronous: bool = False
+    ranks_meet: bool = True
     runner: Runner = "ddpexec"
     fully_shard: FullyShard | None = None
 
@@ -75,7 +75,7 @@ class Scheme:
         if not isinstance(made, Schedule):
             what = f"the scheme returned {type(made).__name__}, no `ddpsim.schedules.schedule.Schedule`"
             raise InputError(what, place=f"scheme {self.name!r}", remedy="return a schedule")
-        if made.asynchronous and not self.asynchronous:
+        if self.ranks_meet and not made.ranks_meet:
             what, remedy = "its ranks go on without each other, as of servers alone", "use parameter-server:async"
             raise InputError(what, place=f"scheme {self.name!r}", remedy=remedy)
         made = replace(made, scheme=self.name)

@@ -80,7 +80,7 @@ def parameter_server(setup: SchemeInputs, given: Servers) -> Schedule:
         groups={SERVERS: world},
         patterns={SERVERS: f"parameter-server:{given.text()}"},
         broadcasts_buffers=False,
-        asynchronous=given.asynchronous,
+        ranks_meet=not given.asynchronous,
     )
 
 

@@ -335,7 +335,7 @@ class JobResources:
     def _apart(self, env: simpy.Environment, scheduled: Scheduled, world: Collectives) -> ServerLinks | None:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
         schedule = scheduled.schedule
-        if not schedule.asynchronous or self.options.comm != "real":
+        if schedule.ranks_meet or self.options.comm != "real":
             return None
         latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
         buckets = [

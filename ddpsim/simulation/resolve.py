@@ -186,7 +186,7 @@ def resolve(
     options = replace(options, scale_host=options.scale_host * given.get("host", 1.0))
     parts = () if options.pipeline is None else parts_of(workload, options.pipeline)
     kinds = list(_kinds_of(workload, placement, options, workloads, costs, parts))
-    if given.get("every_rank") or options.asynchronous:
+    if given.get("every_rank") or not options.ranks_meet:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
     schedule, ranks = NOTHING.schedule, placement.world_size
     if options.fixed_schedule and not options.staged:
@@ -377,6 +377,6 @@ def _check_transports(job: JobResources, setting: RankConfiguration, extent: Sim
     shared = job.communication(simpy.Environment(), setting.scheduled(0))
     if options.fidelity == "steps" and options.comm == "real":
         schedule = setting.scheduled(extent.total - 1).schedule
-        own = WORLD in schedule.patterns or schedule.asynchronous
+        own = WORLD in schedule.patterns
         messages = [(each.op, each.size_bytes) for each in schedule if each.group == WORLD and not own]
         shared.collectives.check_extent(messages, extent.total // options.sync_every)

@@ -226,8 +226,8 @@ class RankConfiguration:
             return stops
         stops += [(each.host, each.device, each) for each in self.layers.forward]
         stops.sort(key=lambda stop: stop[1])
-        hosts = itertools.accumulate((host for host, _, _ in stops), max)
-        return [(host, work, stop) for host, (_, work, stop) in zip(hosts, stops, strict=True)]
+        latest = itertools.accumulate((host for host, _, _ in stops), max)
+        return [(host, work, stop) for host, (_, work, stop) in zip(latest, stops, strict=True)]
 
     @property
     def enter_s(self) -> float:

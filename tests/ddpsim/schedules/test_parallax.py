@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from ddpsim.collectives.servers import ServerPlaces
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.schedule import TRAINERS
+from ddpsim.schedules.schedule import TRAINERS, updated_elsewhere
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
@@ -43,6 +44,18 @@ def test_rows_go_with_their_indices_and_dense_gradients_among_who_trains() -> No
     assert not bucket.sparse
 
 
+@pytest.mark.parametrize(
+    ("scheme", "indices"),
+    [
+        ("parallax", {0}), ("parameter-server", {0, 1, 2}), ("parameter-server:async,beside=1", {0, 1, 2}),
+        ("ddp", ()), ("dear", ()), ("zero1", ()), ("zero3", ()), ("dataparallel", ()), ("averaging:2", ()),
+    ],
+)  # fmt: skip
+def test_others_update_what_comes_back_from_who_summed_its_gradient(scheme: str, indices: Collection[int]) -> None:
+    made = scheme_named(scheme).schedule(setup_of(4, [SPARSE, *DENSE]))
+    assert updated_elsewhere(made) == {*indices}
+
+
 def test_a_dense_model_s_parameter_is_sparse_where_it_is_named() -> None:
     dense = [replace(SPARSE, sparse=False), *DENSE]
     made = scheme_named("parallax:sparse=word").schedule(setup_of(2, dense))
@@ -66,7 +79,7 @@ def test_what_cannot_be_is_refused(asked: str, kind: type[Exception], needle: st
 
 def test_who_serves_does_not_train() -> None:
     assert scheme_named("parallax:servers=3,sparse=x").trainers(8) == 5
-    assert not Options(scheme="parallax:servers=3,sparse=x").asynchronous
+    assert Options(scheme="parallax:servers=3,sparse=x").ranks_meet
     assert scheme_named("parallax:servers=3,sparse=x").servers == ServerPlaces(servers=3)
 
 

@@ -114,7 +114,7 @@ def test_a_scheme_of_ones_own_must_return_a_schedule() -> None:
 
 
 def alone(setup: SchemeInputs) -> Schedule:
-    return replace(ddp(setup), asynchronous=True)
+    return replace(ddp(setup), ranks_meet=False)
 
 
 def test_ranks_of_a_scheme_of_ones_own_do_not_go_alone() -> None:
