@@ -268,8 +268,7 @@ def _apart(prediction: Prediction) -> list[str]:
     from ddpsim.simulation.parameter_servers import in_words
     from ddpsim.units import format_count, format_time
 
-    steps, remarks = prediction.rank_steps_s, prediction.remarks
-    if steps is None or not remarks:
+    if (steps := prediction.rank_steps_s) is None or not (remarks := prediction.remarks):
         return []
     least, most = (format_time(find(steps.values())) for find in (min, max))
     words = "; ".join(map(in_words, remarks.values()))

@@ -292,7 +292,8 @@ class Prediction:
         """What else was measured in the run, by name: how stale gradients were where ranks go on without each other."""
         if self.read is not None:
             return {name: self.read[name] for name in _REMARKS if name in self.read}
-        return self.run.short().shared.remarks
+        apart = self.run.short().shared.apart
+        return {} if apart is None else apart.remarks()
 
     @property
     def samples_per_s_band(self) -> Band:

@@ -1,4 +1,4 @@
-"""What is copied into a schedule's messages and out of them, and who waits for those before: as executors do it."""
+"""What is copied into a schedule's messages and out of them, as executors do it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, PointKind
 from ddpsim.schedules.schedule import Schedule, averages
-
-
-def host_awaits(message: Message, *, gloo: bool) -> bool:
-    """Whether the host waits for what comes before a message; of a broadcast its root does, and nobody who receives."""
-    return gloo and bool(message.after_messages) and message.op is not Operation.BROADCAST
 
 
 def _is_in_place(message: Message) -> bool:

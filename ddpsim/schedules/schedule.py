@@ -277,12 +277,8 @@ def _fit(parts: Sequence[Message]) -> bool:
 def updated_elsewhere(schedule: Schedule) -> frozenset[int]:
     """Return the parameters that come back before forward from who summed their gradients, and so has updated them."""
     back = (each for each in schedule if each.op is Operation.BROADCAST and each.after_messages)
-    return frozenset(
-        index
-        for message in back
-        if {point.kind for point in message.blocks} == {PointKind.FORWARD}
-        for index in message.parameters
-    )
+    forward = (each for each in back if {point.kind for point in each.blocks} == {PointKind.FORWARD})
+    return frozenset(index for message in forward for index in message.parameters)
 
 
 def averages(message: Message) -> bool:

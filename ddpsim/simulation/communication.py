@@ -131,11 +131,6 @@ class Communication:
         """Those of all ranks."""
         return self.world.collectives
 
-    @property
-    def remarks(self) -> dict[str, dict[str, float]]:
-        """What they tell of a run beside times, by name."""
-        return {} if self.apart is None else {"servers": self.apart.staleness.document()}
-
     def steps(self, collective: Collective) -> int:
         """Return the steps of a collective; a broadcast of buffers is a tree, and a send in line one step."""
         if collective.operation == BUFFERS:
@@ -296,7 +291,9 @@ class JobResources:
                 if group in patterns:
                     line = StreamQueue(made[group].collectives.network, latency_s)
                     lanes[number] = replace(made[group], line=line)
-        return Communication(env, self.costs, world, lanes, self._apart(env, scheduled, world.collectives))
+        meet = scheduled.schedule.ranks_meet or self.options.comm != "real"
+        apart = None if meet else self._apart(env, scheduled, world.collectives)
+        return Communication(env, self.costs, world, lanes, apart)
 
     def _stage_lanes(self, env: simpy.Environment, options: CollectiveOptions, scheduled: Scheduled) -> list[LaneGroup]:
         """Return what carries the messages of the ranks of a pipeline."""
@@ -332,11 +329,9 @@ class JobResources:
 
         return copy
 
-    def _apart(self, env: simpy.Environment, scheduled: Scheduled, world: Collectives) -> ServerLinks | None:
-        """Return what sends each rank's messages where ranks do not meet; None where they do."""
+    def _apart(self, env: simpy.Environment, scheduled: Scheduled, world: Collectives) -> ServerLinks:
+        """Return what sends each rank's messages where ranks do not meet."""
         schedule = scheduled.schedule
-        if schedule.ranks_meet or self.options.comm != "real":
-            return None
         latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
         buckets = [
             [message.parameters for message in schedule if (message.group, message.stream) == lane]

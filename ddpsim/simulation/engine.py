@@ -122,7 +122,9 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     if extent.repeats:
         counted = list(_repeat(ran, counted))
     plan = plan_of(ran)
-    provenance = _provenance(ran.workload, placement, options, plan) | ran.shared.remarks
+    provenance = _provenance(ran.workload, placement, options, plan)
+    if ran.shared.apart is not None:
+        provenance |= ran.shared.apart.remarks()
     # Without a word between them each goes its own way, and the slowest is what a step is told by.
     own_ways = ranks if options.comm != "real" else graph.ranks[:1]
     found: Sequence[PathSpan] = ()

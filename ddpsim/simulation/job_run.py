@@ -129,7 +129,7 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
             rank,
             processors,
             loader=None if setting.input_stage is None else Loader(setting.input_stage),
-            copy=job.copy(stage, network, draw.stands_for),
+            copy=job.copy(stage, network, draw.stands_for) if graph.copies else None,
             channel=None if apart is None else apart.connect(draw.rank),
         )
     return run

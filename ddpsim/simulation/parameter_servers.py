@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,27 +22,6 @@ Bucket = tuple[int, ...]
 """Registration indices of what is pushed and pulled together."""
 
 
-@dataclass(slots=True)
-class Staleness:
-    """Staleness counts the gradients that servers took in, and the updates by others that each came after.
-
-    Attributes:
-        counts: by how many updates of a bucket lay between a rank's pull of it and its next push.
-    """
-
-    counts: dict[int, int] = field(default_factory=dict)
-
-    def note(self, updates: int) -> None:
-        """Count a gradient that came `updates` updates late."""
-        self.counts[updates] = self.counts.get(updates, 0) + 1
-
-    def document(self) -> dict[str, float]:
-        """Return gradients counted, the mean of their staleness, and the most."""
-        total = sum(self.counts.values())
-        mean = sum(late * times for late, times in self.counts.items()) / total if total else 0.0
-        return {"gradients": total, "staleness_mean": mean, "staleness_most": max(self.counts, default=0)}
-
-
 @dataclass(slots=True, eq=False)
 class ServerLinks:
     """The links between training ranks and servers, which hold an equal part of each message.
@@ -54,6 +34,7 @@ class ServerLinks:
             collective does.
         factor: on the time of a message of some bytes: an end of a band; None is 1.
         latency: factor on the time before its bytes.
+        staleness: how many gradients came so many updates of their bucket, by others, after their rank's pull of it.
     """
 
     env: simpy.Environment
@@ -64,7 +45,7 @@ class ServerLinks:
     factor: Callable[[int], float] | None = None
     latency: float = 1.0
     network: Network = field(init=False)
-    staleness: Staleness = field(init=False, default_factory=Staleness)
+    staleness: Counter[int] = field(init=False, default_factory=Counter)
     _demands: dict[tuple[int, str, int], Demand] = field(init=False, default_factory=dict)
     _versions: dict[Bucket, int] = field(init=False, default_factory=dict)
     _seen: dict[tuple[int, Bucket], int] = field(init=False, default_factory=dict)
@@ -100,12 +81,18 @@ class ServerLinks:
         """Count a rank's gradient of a bucket, which the servers now update by."""
         now = self._versions.get(bucket, 0)
         if (rank, bucket) in self._seen:
-            self.staleness.note(now - self._seen[rank, bucket])
+            self.staleness[now - self._seen[rank, bucket]] += 1
         self._versions[bucket] = now + 1
 
     def note_pull(self, rank: int, bucket: Bucket) -> None:
         """Note which update of a bucket a rank has pulled."""
         self._seen[rank, bucket] = self._versions.get(bucket, 0)
+
+    def remarks(self) -> dict[str, dict[str, float]]:
+        """Return what was measured beside times: gradients counted, the mean of their staleness, and the most."""
+        found, total = self.staleness, self.staleness.total()
+        mean = sum(late * times for late, times in found.items()) / total if total else 0.0
+        return {"servers": {"gradients": total, "staleness_mean": mean, "staleness_most": max(found, default=0)}}
 
 
 def in_words(staleness: Mapping[str, float]) -> str:

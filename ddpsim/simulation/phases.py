@@ -132,7 +132,8 @@ def _find_buffer_bytes(setting: RankConfiguration) -> dict[int, list[int]]:
     if not (setting.ddp and wanted):
         return {}
     sizes: dict[tuple[int, str], int] = {}
-    where = buffer_devices(own.devices, own.parameters, own.buffers)
+    several = own.devices
+    where = buffer_devices(several, own.parameters, own.buffers) if several else (0,) * len(own.buffers)
     for device, buffer in zip(where, own.buffers, strict=True):
         key = device, buffer.dtype
         sizes[key] = sizes.get(key, 0) + buffer.size_bytes

@@ -22,7 +22,6 @@ from ddpsim.jobs.stages import RankPart
 from ddpsim.jobs.updates import updates_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.copied import (
-    host_awaits,
     is_copied_out,
     is_filled_by_hooks,
     runs_in_rings,
@@ -203,6 +202,7 @@ def _messages_of(
         tensors = len(message.parameters) * message.size_bytes / whole if whole else 0.0
         copied, tensors = (message.size_bytes, tensors) if message.chunks is None else (whole, len(message.parameters))
         copy_s = tensors * costs.copy_s + copied / costs.copy_Bps
+        waits = gloo and bool(message.after_messages)
         out = message.passes or float(is_copied_out(message, schedule, view=view))
         filled = message.launch_passes + share_filled_at_launch(message, schedule, gloo=gloo)
         yield PlannedMessage(
@@ -215,7 +215,8 @@ def _messages_of(
             lanes.get(lane),
             tuple(numbers[name] for name in message.after_messages),
             filled * copy_s + _unit_s(message, costs),
-            host_awaits(message, gloo=gloo) and lane not in rung,
+            # Of a broadcast its root waits for what comes before, and nobody who receives.
+            waits and message.op is not Operation.BROADCAST and lane not in rung,
             message.delay_s,
             message.blocking,
             message.from_host_bytes * host_copy_s,

@@ -199,7 +199,8 @@ class RankConfiguration:
     def __post_init__(self) -> None:
         backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
         self.kernel_s = backward_s / len(self.workload.parameters) / KERNELS
-        self.devices = device_numbers(self.workload.devices, self.workload.parameters)
+        parts, parameters = self.workload.devices, self.workload.parameters
+        self.devices = device_numbers(parts, parameters) if parts else (0,) * len(parameters)
 
     def with_input(self, factor: float) -> RankConfiguration:
         """Return it with an input stage that takes `factor` of its time."""

@@ -42,12 +42,9 @@ class DevicePart:
         return {"device": self.device, "forward_until_s": until, "sent_bytes": self.sent_bytes}
 
 
-def parts_from(read: Sequence[DeviceEntry]) -> tuple[DevicePart, ...]:
-    """Return the devices that a workload's file lists."""
-    return tuple(
-        DevicePart(each.device, each.forward_until_s.host, each.forward_until_s.device, each.sent_bytes)
-        for each in read
-    )
+def part_from(read: DeviceEntry) -> DevicePart:
+    """Return a device that a workload's file lists."""
+    return DevicePart(read.device, read.forward_until_s.host, read.forward_until_s.device, read.sent_bytes)
 
 
 class NamedOnDevice(Protocol):
