@@ -292,7 +292,8 @@ class Prediction:
         """What else was measured in the run, by name: how stale gradients were where ranks go on without each other."""
         if self.read is not None:
             return {name: self.read[name] for name in _REMARKS if name in self.read}
-        apart = self.run.short().shared.apart
+        # Of a prediction made elsewhere the run would be made again.
+        apart = None if self.options.ranks_meet else self.run.short().shared.apart
         return {} if apart is None else apart.remarks()
 
     @property

@@ -101,7 +101,7 @@ def test_without_its_job_it_has_numbers_and_tables_and_says_what_it_lacks(case: 
     alone = Prediction.from_document(found.document())
     for name in ("step_s", "samples_per_s", "samples_per_s_band", "tokens_per_s", "scaling_efficiency", "memory"):
         assert getattr(alone, name) == getattr(found, name), name
-    for name in ("doubts", "summary", "rank_steps_s", "staleness", "clipping_s", "nodes", "notes", "accumulate"):
+    for name in ("doubts", "summary", "rank_steps_s", "remarks", "clipping_s", "nodes", "notes", "accumulate"):
         assert getattr(alone, name) == getattr(found, name), name
     assert {title: str(table) for title, table in alone.tables().items()} == {
         title: str(table) for title, table in found.tables().items()
