@@ -115,7 +115,7 @@ class Explanation:
         return {
             "traced": self.traced.document(),
             "predicted": None if self.foretold is None else self.foretold.document(),
-            "accumulation": None if (added := self.ranks.ranks[0].accumulation) is None else asdict(added),
+            "accumulation": None if (added := self.ranks.ranks[0].accumulation) is None else added.document(),
             "late_rank": None if self.late is None else self.late.document(),
             "unpredicted": self.unpredicted,
             "late_untold": self.late_untold,
