@@ -126,10 +126,6 @@ class Accumulation:
             return f"{what}: run the others {how}"
         return f"{what}: run the others under no_sync(), a step waits {format_time(self.waits_s)} for theirs"
 
-    def document(self) -> dict[str, object]:
-        """Return it as JSON values."""
-        return {"micro_batches": self.accumulate, "reducing": self.reducing, "waits_s": self.waits_s}
-
 
 @dataclass(frozen=True, slots=True)
 class SeenRank:
