@@ -91,9 +91,10 @@ RANKS_OF_THEIR_OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "pipelines": (
         ("ddpsim/cli/pipeline.py", "ddpsim/jobs/pipeline.py", "ddpsim/jobs/stages.py", "ddpsim/planning/pipeline.py",
-         "ddpsim/schedules/pipeline.py"),
+         "ddpsim/schedules/pipeline.py", "ddpsim/simulation/stages.py"),
         ("Pipeline", "pipeline", "staged", "StagedRank", "StageBuilder", "StageLinks", "StageWork", "RankPart",
-         "parts_of", "in_stages", "plan_of_part", "join_plans", "micro_batches"),
+         "parts_of", "in_stages", "plan_of_part", "join_plans", "micro_batches", "stages_per_rank", "works_of",
+         "passes_of", "beside_stages", "part_of_place"),
     ),
     "devices": (
         ("ddpsim/jobs/device_split.py", "ddpsim/workload/devices.py"),

@@ -142,7 +142,7 @@ def _format_advice(advice: Advice, efficiency: float) -> Iterator[str]:
         cost = advice.apart
         shares = _shares(cost.cost)
         kept = "keep them on one node" if cost.cost[0] > 0 else "one node gains nothing"
-        one_s, two_s = (cost.micro_batches * each_s for each_s in (cost.together_s, cost.apart_s))
+        one_s, two_s = (cost.accumulate * each_s for each_s in (cost.together_s, cost.apart_s))
         times = f"{format_time(one_s)} a step on one node, {format_time(two_s)} on two"
         yield f"{cost.ranks} ranks take {times}: {kept}, step {shares} shorter"
     for each in advice.accumulating:

@@ -42,7 +42,7 @@ def _step(found: Explanation) -> str:
     if found.profiler_s is not None and found.untraced_s is not None:
         lines.append(f"profiler     {format_time(found.profiler_s)} of it; without it {format_time(found.untraced_s)}")
     if (added := ranks.ranks[0].accumulation) is not None:
-        lines.append(describe_accumulation(added.micro_batches, added.reducing))
+        lines.append(describe_accumulation(added.accumulate, added.reducing))
     have = f"{len(ranks.ranks)} of {format_count(ranks.world_size, 'rank')} traced"
     missing = ", ".join(str(rank) for rank in ranks.missing[:16])
     lines.append(f"{have}{f', missing: {missing}' if missing else ''}")

@@ -21,7 +21,7 @@ from ddpsim.cli.plan_arguments import PlanArguments
 from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.cli.reporting import check_report, command_line, deliver_report
-from ddpsim.cli.search import check_without_search, document_of, run_searches, space_of
+from ddpsim.cli.search import document_of, run_searches, space_of, without_search
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.exclusions import refuse_excluded
@@ -85,8 +85,7 @@ def plan(
             aside=arguments.out == STANDARD_OUTPUT,
         )
         return
-    tensor, pipeline = check_without_search(arguments)
-    options = replace(options, tensor_parallel=tensor, pipeline=pipeline)
+    options = without_search(arguments, options)
     if arguments.schemes is not None:
         refuse_excluded(arguments, "plan --schemes")
         jobs = _jobs_of(models, places, arguments.gpus_per_node, options, given)

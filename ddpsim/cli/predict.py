@@ -279,16 +279,12 @@ def _parts(prediction: Prediction) -> list[str]:
     """Return the lines on ranks that have parts of the model: what they send each other, over how many gradients go."""
     from ddpsim.units import format_count, format_size
 
-    tensor, experts, given = prediction.workload.tensor, prediction.workload.experts, prediction.options.pipeline
+    tensor, experts, cut = prediction.workload.tensor, prediction.workload.experts, prediction.options.cut
     if experts is not None:
         return [_experts(prediction, experts)]
     data = format_count(prediction.summary.world_size // prediction.options.ranks_a_copy, "rank")
-    if given is not None:
-        held = "" if given.stages_per_rank == 1 else f", {given.stages_per_rank} a rank"
-        passed = given.boundary_bytes or prediction.workload.boundary_bytes or 0
-        over = f"{format_size(passed)} from each to the next; gradients reduced over {data}"
-        many = f"{given.order}, {format_count(given.micro_batches, 'micro-batch')} a step"
-        said = f"pipeline of {format_count(given.stages * given.stages_per_rank, 'stage')}{held}, {many}, {over}"
+    if cut.stages > 1:
+        said = f"{cut.text(prediction.workload.boundary_bytes)}; gradients reduced over {data}"
         return [said, *([] if tensor is None else [f"layers split over {tensor.ranks} consecutive ranks"])]
     if tensor is None:
         return []

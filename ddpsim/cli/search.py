@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from ddpsim.schedules.named import schemes_named
 
 if TYPE_CHECKING:
     from ddpsim.cli.plan_arguments import PlanArguments
-    from ddpsim.jobs.pipeline import Pipeline
     from ddpsim.jobs.simulated import Options
     from ddpsim.planning.candidates import SearchSpace
     from ddpsim.planning.rows import PlanReport
@@ -25,21 +25,20 @@ if TYPE_CHECKING:
     from ddpsim.workers.asked import Workers
 
 
-def check_without_search(arguments: PlanArguments) -> tuple[int, Pipeline | None]:
-    """Return the ranks that share layers, and the pipeline, of a plan that is no search.
+def without_search(arguments: PlanArguments, options: Options) -> Options:
+    """Return the options of a plan that is no search, with the ranks that share layers, and the stages.
 
     Raises:
         InputError: what a search alone takes.
     """
-    found = [1] if arguments.tensor_parallel is None else counts(arguments.tensor_parallel, "tensor_parallel", "8")
-    if len(found) > 1:
-        remedy = "add `search`, or give one"
-        raise InputError(f"{len(found)} values without `search`", place="tensor_parallel", remedy=remedy)
+    tensor = [1] if arguments.tensor_parallel is None else counts(arguments.tensor_parallel, "tensor_parallel", "8")
+    remedy = "add `search`, or give one"
+    if len(tensor) > 1:
+        raise InputError(f"{len(tensor)} values without `search`", place="tensor_parallel", remedy=remedy)
     pipelines = [None] if arguments.pipeline is None else parse_pipelines(arguments.pipeline, "pipeline")
     if len(pipelines) > 1:
-        remedy = "add `search`, or give one"
         raise InputError(f"{len(pipelines)} values without `search`", place="pipeline", remedy=remedy)
-    return found[0], pipelines[0]
+    return replace(options, tensor_parallel=tensor[0], pipeline=pipelines[0])
 
 
 def space_of(arguments: PlanArguments, options: Options) -> SearchSpace:

@@ -36,7 +36,7 @@ class PredictionBasis:
         broadcasts: whether buffers are broadcast before a forward.
         input_s: what lies between the optimizer and the next forward.
         caps: with which the job was run; None where the trace does not say.
-        micro_batches: whose gradients a step adds up.
+        accumulate: whose gradients a step adds up.
         sync: which of them reduce gradients.
         notes: of the import.
     """
@@ -50,7 +50,7 @@ class PredictionBasis:
     input_s: float = 0.0
     notes: tuple[str, ...] = ()
     caps: BucketCaps | None = None
-    micro_batches: int = 1
+    accumulate: int = 1
     sync: Literal["last", "every"] = "last"
 
     @property
@@ -115,7 +115,7 @@ def basis_of(
         broadcasts,
         usual * _input_s(steps),
         imported.notes,
-        micro_batches=usual,
+        accumulate=usual,
         sync="every" if every else "last",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 
 from ddpsim.explaining.bound import Bound, StepShares, describe_binding
 from ddpsim.explaining.clocks import Alignment
@@ -112,10 +112,11 @@ class Explanation:
 
     def document(self) -> dict[str, object]:
         """Return the `explain` document."""
+        added, keys = self.ranks.ranks[0].accumulation, ("micro_batches", "reducing", "waits_s")
         return {
             "traced": self.traced.document(),
             "predicted": None if self.foretold is None else self.foretold.document(),
-            "accumulation": None if (added := self.ranks.ranks[0].accumulation) is None else asdict(added),
+            "accumulation": None if added is None else dict(zip(keys, astuple(added), strict=True)),
             "late_rank": None if self.late is None else self.late.document(),
             "unpredicted": self.unpredicted,
             "late_untold": self.late_untold,

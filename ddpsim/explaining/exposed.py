@@ -36,6 +36,6 @@ def blocked_s(exposed: Exposed, start_s: float, end_s: float) -> float:
     return sum(intersection([(start_s, end_s)], each) for each in exposed.values()) if end_s > start_s else 0.0
 
 
-def parts_of(exposed: Exposed, start_s: float, end_s: float) -> dict[str, float]:
+def exposed_parts(exposed: Exposed, start_s: float, end_s: float) -> dict[str, float]:
     """Return the parts of a step that collectives which are not DDP's have, by part's name."""
     return {f"{operation}_s": blocked_s({operation: each}, start_s, end_s) for operation, each in exposed.items()}

@@ -150,7 +150,7 @@ def foretell(
         InputError: as `predict`.
     """
     calibration = with_costs(machine.calibration, machine.library(backend), basis.costs)
-    count = basis.micro_batches
+    count = basis.accumulate
     options = Options(
         plan=custom_plan(basis.parameters, basis.groups) if is_whole(basis) else None,
         # Without buffers the option changes nothing, and is none to advise.

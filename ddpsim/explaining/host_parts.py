@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.explaining.exposed import Exposed, blocked_s, parts_of
+from ddpsim.explaining.exposed import Exposed, blocked_s, exposed_parts
 from ddpsim.explaining.seen import SeenCollective, complete_parts
 from ddpsim.trace.metrics import intersection, union
 from ddpsim.workload.kineto.steps import HostStep
@@ -65,6 +65,6 @@ def host_parts(
         "buffer_broadcast_s": sum(i.end_s - i.start_s for i in step.ddp if i.start_s < step.backward_s),
         "optimizer_s": host["optimizer"],
         "input_s": host["input"],
-        **parts_of(exposed, step.forward_s, end_s),
+        **exposed_parts(exposed, step.forward_s, end_s),
     }
     return complete_parts(parts, end_s - step.forward_s)

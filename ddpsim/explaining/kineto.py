@@ -13,7 +13,7 @@ from statistics import median, mode
 
 from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.basis import basis_of
-from ddpsim.explaining.exposed import blocked_s, find_exposed, parts_of
+from ddpsim.explaining.exposed import blocked_s, exposed_parts, find_exposed
 from ddpsim.explaining.host_parts import finished_s, host_parts, host_work
 from ddpsim.explaining.seen import (
     UNPREDICTED,
@@ -318,7 +318,7 @@ class _Reader:
             "buffer_broadcast_s": own(start_s, ready_s),
             "optimizer_s": own(begun_s, updated_s) + min(cleared, own(updated_s, end_s)),
             "input_s": max(0.0, own(updated_s, end_s) - cleared) + (0.0 if step.reducer else own(over_s, begun_s)),
-            **parts_of(exposed, start_s, end_s),
+            **exposed_parts(exposed, start_s, end_s),
         }
         return start_s, end_s, complete_parts(parts, end_s - start_s)
 

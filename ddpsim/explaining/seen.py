@@ -107,11 +107,12 @@ class Accumulation:
     """Gradients that a step adds up over several micro-batches.
 
     Attributes:
+        accumulate: micro-batches of a step.
         reducing: micro-batches that reduce gradients; one is enough, the last.
         waits_s: that a step waits for collectives of the others than the last; None where they are not DDP's.
     """
 
-    micro_batches: int
+    accumulate: int
     reducing: int
     waits_s: float | None
 
@@ -119,7 +120,7 @@ class Accumulation:
         """Return what to change; None where no micro-batch but one reduces gradients."""
         if self.reducing < 2:
             return None
-        what = f"{self.reducing} of {self.micro_batches} micro-batches reduce gradients, where the last is enough"
+        what = f"{self.reducing} of {self.accumulate} micro-batches reduce gradients, where the last is enough"
         if self.waits_s is None:
             how = "under no_sync(), of fully_shard set_requires_gradient_sync(False): a rank then keeps whole gradients"
             return f"{what}: run the others {how}"

@@ -8,9 +8,11 @@ from typing import Annotated, Literal, cast, get_args
 from ddpsim.errors import InputError
 from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Option, check_at_least_one, check_choices
-from ddpsim.schedules.pipeline import ORDERS, Order
+from ddpsim.schedules.mesh import beside_tensor
+from ddpsim.schedules.pipeline import ORDERS, Order, beside_stages, passes_of, works_of
+from ddpsim.schedules.schedule import Schedule
 from ddpsim.suboptions import count, parse_options, value
-from ddpsim.units import parse_size
+from ddpsim.units import format_count, format_size, parse_size
 
 
 def _bytes(text: str, name: str) -> int:
@@ -136,6 +138,52 @@ class Pipeline:
             return rank * self.stages // world_size
         return rank // tensor_ranks % self.stages
 
+    def near_ranks(self, world_size: int, tensor_ranks: int) -> int:
+        """Return how many consecutive ranks have a copy of the model, or where copies are far apart, a stage of all."""
+        return tensor_ranks * self.stages if self.mapping == "tp-pp-dp" else world_size // self.stages
+
+    def on_ranks(
+        self, schedule: Schedule, place: int, tensor_ranks: int, data_ranks: int, boundary_bytes: int | None
+    ) -> Schedule:
+        """Return a schedule that was made for `data_ranks` ranks as those of one place carry it out.
+
+        Args:
+            boundary_bytes: of a micro-batch's activations between two layers, where it is not told itself.
+
+        Raises:
+            PlanError: as `beside_tensor`, and of several stages as `beside_stages`.
+        """
+        if self.stages == 1:
+            return schedule if tensor_ranks == 1 else beside_tensor(schedule, tensor_ranks, data_ranks)
+        works = works_of(self.order, self.stages, self.micro_batches, self.stages_per_rank)
+        passes = passes_of(self.order, works, place, self.boundary_bytes or boundary_bytes or 0)
+        return beside_stages(schedule, place, tensor_ranks, data_ranks, passes)
+
+    def tell_by_few(self, least: int) -> tuple[int, int]:
+        """Return how many micro-batches, no fewer than `least`, and one or how many less tell a step of more.
+
+        Stages are filled, then each further micro-batch of each takes as long; several together, in rounds.
+        """
+        rounds = self.stages_per_rank > 1
+        return (3 * self.stages, self.stages) if rounds else (max(least, 2 * self.stages), 1)
+
+    def text(self, boundary_bytes: int | None) -> str:
+        """Return it in words; `boundary_bytes` is as that of `on_ranks`."""
+        held = "" if self.stages_per_rank == 1 else f", {self.stages_per_rank} a rank"
+        many = f"{self.order}, {format_count(self.micro_batches, 'micro-batch')} a step"
+        passed = f"{format_size(self.boundary_bytes or boundary_bytes or 0)} from each to the next"
+        return f"pipeline of {format_count(self.stages * self.stages_per_rank, 'stage')}{held}, {many}, {passed}"
+
+    def document(self, boundary_bytes: int | None) -> dict[str, object]:
+        """Return it as JSON values; `boundary_bytes` is as that of `on_ranks`."""
+        return {
+            "order": self.order,
+            "stages": self.stages,
+            "stages_per_rank": self.stages_per_rank,
+            "micro_batches": self.micro_batches,
+            "boundary_bytes": self.boundary_bytes or boundary_bytes or 0,
+        }
+
     def __str__(self) -> str:
         several = "" if self.stages_per_rank == 1 else f",stages-per-rank={self.stages_per_rank}"
         mapped = "" if self.mapping == "tp-pp-dp" else f",mapping={self.mapping}"
@@ -146,3 +194,7 @@ class Pipeline:
         for name in ("stages", "stages_per_rank", "micro_batches", "tensor_ranks"):
             check_at_least_one(name, getattr(self, name))
         refuse_excluded(self, "pipelines")
+
+
+WHOLE = Pipeline()
+"""A whole model: one stage, of whose micro-batches each is an iteration."""

@@ -16,10 +16,11 @@ MOST_APART = 64
 """Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
 
 
-def check_templates(
-    placement: Placement, workloads: dict[str, Workload], trained: Workload, *, in_stages: bool = False
-) -> None:
+def check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload, parts: int = 1) -> None:
     """Refuse node templates whose workload is not given, or is of another model than the one that is trained.
+
+    Args:
+        parts: that this model is cut into.
 
     Raises:
         InputError: such a template.
@@ -28,7 +29,7 @@ def check_templates(
         place, name = f"node template {node_class.template.name!r}", node_class.template.workload
         if name is None:
             continue
-        if in_stages:
+        if parts > 1:
             what = f"it has a workload of its own, {name!r}, and a pipeline cuts one model into stages"
             raise InputError(what, place=place, remedy="leave `workload` out there, or give no `pipeline`")
         if name not in workloads:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ddpsim.jobs.plans import PolicyView
 from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import RankPart
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.schedules.named import scheme_named
 from ddpsim.workload import Workload
@@ -40,7 +39,7 @@ class RankKind:
         nodes: how many the ranks are on.
         jitter: standard deviation of the logarithm of what the recorded iterations are quantiles of; 0 of real records.
         beside_others: whether ranks of its machine compute beside it, as none did where the workload was recorded.
-        part: what each has of a model in stages; None of a whole one.
+        place: the number of the part of the model that each has.
     """
 
     ranks: Sequence[int]
@@ -51,7 +50,7 @@ class RankKind:
     beside_others: bool = False
     node_spread: float = 0.0
     nodes: int = 1
-    part: RankPart | None = None
+    place: int = 0
 
     @property
     def first(self) -> int:

@@ -13,14 +13,14 @@ from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions, Fidel
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job_options import NO_INPUT, JobOptions
-from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
+from ddpsim.jobs.pipeline import WHOLE, Pipeline, parse_pipeline
 from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Option, Section, check_at_least_one, plain_signature, positive
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 from ddpsim.workload.devices import check_devices_told
 
 if TYPE_CHECKING:
-    from ddpsim.jobs.stages import RankPart
+    from ddpsim.jobs.stages import ModelPart
     from ddpsim.topology.graph import Cluster
     from ddpsim.workload import Workload
 
@@ -211,32 +211,45 @@ class Options(JobOptions):
 
         Torch's reducer sums buckets that may be others from one iteration to the next.
         """
-        return self.scheduled or self.tensor_parallel > 1 or self.expert_parallel > 1 or self.staged
+        return self.scheduled or self.ranks_a_copy * self.expert_parallel > 1
 
     @property
-    def model_parallel(self) -> bool:
-        """Whether ranks share the layers, the experts or the stages of a model."""
-        return (self.tensor_parallel, self.expert_parallel, self.pipeline) != (1, 1, None)
-
-    @property
-    def staged(self) -> bool:
-        """Whether the model is cut into stages on several ranks."""
-        return self.pipeline is not None and self.pipeline.stages > 1
+    def cut(self) -> Pipeline:
+        """The stages of the model; of a whole one, one on each rank."""
+        return self.pipeline or WHOLE
 
     @property
     def ranks_a_copy(self) -> int:
         """Ranks that have a copy of the model together, experts apart."""
-        return self.tensor_parallel * (1 if self.pipeline is None else self.pipeline.stages)
-
-    def near_ranks(self, world_size: int) -> int:
-        """Return how many consecutive ranks have a copy of the model, or where copies are far apart, a stage of all."""
-        given = self.pipeline
-        return self.ranks_a_copy if given is None or given.mapping == "tp-pp-dp" else world_size // given.stages
+        return self.tensor_parallel * self.cut.stages
 
     @property
-    def micro_batches(self) -> int:
-        """Micro-batches of an iteration: one, or those of a pipeline."""
-        return 1 if self.pipeline is None else self.pipeline.micro_batches
+    def passes(self) -> int:
+        """Micro-batches of an iteration: one, which several iterations may accumulate, or those of its stages."""
+        return self.cut.micro_batches
+
+    def of_micro_batches(self, count: int) -> Self:
+        """Return options of a step of so many micro-batches: passes of stages, or iterations that accumulate them."""
+        if self.pipeline is None:
+            return replace(self, accumulate=count)
+        return replace(self, pipeline=replace(self.pipeline, micro_batches=count))
+
+    @property
+    def accumulated(self) -> Self:
+        """The options of whole models on ranks that accumulate the micro-batches of a step one after the other."""
+        return self if self.pipeline is None else replace(self, pipeline=None, accumulate=self.pipeline.micro_batches)
+
+    def parts(self, workload: Workload) -> tuple[ModelPart, ...]:
+        """Return what each rank of a copy of the model has of it.
+
+        Raises:
+            InputError: more stages than layers.
+        """
+        from ddpsim.jobs.stages import ONLY_STAGE, ModelPart, parts_of
+
+        if self.pipeline is not None:
+            return tuple(parts_of(workload, self.pipeline))
+        return (ModelPart(0, range(len(workload.parameters)), 1.0, 1.0, 1.0, workload, (ONLY_STAGE,)),)
 
     @property
     def collective(self) -> CollectiveOptions:
@@ -258,13 +271,20 @@ class Options(JobOptions):
             found.update(below)
         return frozenset(found)
 
-    def bucket_plan(self, workload: Workload) -> BucketPlan:
+    def bucket_plan(self, workload: Workload, of: Sequence[int] | None = None) -> BucketPlan:
         """Return the plan these options give `workload`, in the arrival order of its first recorded iteration.
 
         Under an order policy the plan depends on the arrivals of the run; see `ddpsim.jobs.plans`.
+
+        Args:
+            of: registration indices of its parameters in the model that a given plan is of; None are all.
         """
         if self.plan is not None:
-            return self.plan
+            if of is None or len(of) == len(self.plan.parameter_names):
+                return self.plan
+            places = {index: at for at, index in enumerate(of)}
+            groups = [tuple(places[index] for index in group if index in places) for group in self.plan.groups()]
+            return custom_plan(workload.parameters, [group for group in groups if group])
         if self.drop and (aligned := self.aligned_plan(workload.parameters)) is not None:
             return aligned
         parameters = workload.parameters
@@ -276,14 +296,6 @@ class Options(JobOptions):
                 for index, each in enumerate(parameters)
             )
         return plan_buckets(parameters, self.caps, self.assignment_in_force, workload.arrival_order())
-
-    def plan_of_part(self, part: RankPart) -> BucketPlan:
-        """Return the plan of a rank of a pipeline: what a given one has of its parameters, or what caps make."""
-        if self.plan is None:
-            return self.bucket_plan(part.workload)
-        own = {index: at for at, index in enumerate(part.indices)}
-        groups = [tuple(own[index] for index in group if index in own) for group in self.plan.groups()]
-        return custom_plan(part.workload.parameters, [group for group in groups if group])
 
     def iterations_of(self, workload: Workload) -> int:
         """Return how many simulated iterations count."""
@@ -318,8 +330,7 @@ class Options(JobOptions):
                 what = f"{workload.name} is {'a whole step' if parts == 1 else f'one of {parts} parts of a step'}"
                 remedy = "take the part by `Model.of(workload).on(topology, options=options)`, as `ddpsim.predict` does"
                 raise InputError(f"{what}, asked for is {asked}", place=name, remedy=remedy)
-        given = self.pipeline
-        if given is not None and self.staged and given.boundary_bytes is None and workload.boundary_bytes is None:
+        if self.pipeline is not None and self.pipeline.boundary_bytes is None and workload.boundary_bytes is None:
             what = f"how many bytes pass from one layer of {workload.name} to the next is not known"
             remedy = (
                 "say the activations of a micro-batch there: samples x values of a sample x bytes, e.g. boundary=25MiB"
@@ -343,10 +354,8 @@ class Options(JobOptions):
         """Raise InputError where a straggler, or a rank that does not use a layer, is no rank of the job, or where
         ranks are left over by groups that share layers or experts."""
         JobOptions.check_ranks(self, world_size)
-        together = {"tensor_parallel": self.tensor_parallel, "expert_parallel": self.expert_parallel}
-        if self.model_parallel:
-            together["pipeline"] = self.ranks_a_copy
-        for name, ranks in together.items():
+        for name in ("tensor_parallel", "expert_parallel", "pipeline"):
+            ranks = self.ranks_a_copy if name == "pipeline" else getattr(self, name)
             if world_size % ranks:
                 what = f"groups of {ranks} ranks do not divide {world_size} ranks"
                 raise InputError(what, place=name, remedy=f"give a divisor of {world_size}")

@@ -124,12 +124,17 @@ class StagePart:
     messages: tuple[LayerMessage, ...] = ()
 
 
+ONLY_STAGE = StagePart(0, frozenset(), (0.0, 1.0), (0.0, 1.0))
+"""Of a whole model, whose parameters nobody tells from those of other stages."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class RankPart:
-    """What one rank of a pipeline has of a model.
+class ModelPart:
+    """What a rank has of a model: all of it, as one stage, or some of its stages.
 
     Attributes:
-        place: of the rank in its pipeline; that of 0 has the first stage, with whose backward that of the model ends.
+        place: of the rank among those of a copy; that of 0 has the first stage, with whose backward that of the model
+            ends.
         indices: registration indices of its parameters in the model, ascending.
         host, device: shares of the model's forward that are its own.
         size: share of the model's bytes that its parameters are, with which the optimizer's time goes.
@@ -138,7 +143,7 @@ class RankPart:
     """
 
     place: int
-    indices: tuple[int, ...]
+    indices: Sequence[int]
     host: float
     device: float
     size: float
@@ -146,26 +151,12 @@ class RankPart:
     stages: tuple[StagePart, ...]
 
 
-def parts_of(workload: Workload, given: Pipeline) -> tuple[RankPart, ...]:
-    """Return what each rank of a pipeline has of `workload`; one rank with one stage has all as it is.
+def parts_of(workload: Workload, given: Pipeline) -> Iterator[ModelPart]:
+    """Yield what each rank of a pipeline has of `workload`.
 
     Raises:
         InputError: more stages than layers, or an order that its micro-batches do not go into.
     """
-    return tuple(_parts(workload, given))
-
-
-def join_plans(plans: Mapping[RankPart, BucketPlan], parameters: Sequence[Parameter]) -> BucketPlan:
-    """Return the buckets of all ranks of a pipeline as one plan of the whole model, with the call of the first."""
-    buckets = tuple(
-        replace(bucket, parameters=tuple(part.indices[index] for index in bucket.parameters))
-        for part, plan in plans.items()
-        for bucket in plan.buckets
-    )
-    return BucketPlan(buckets, tuple(each.name for each in parameters), next(iter(plans.values())).call)
-
-
-def _parts(workload: Workload, given: Pipeline) -> Iterator[RankPart]:
     cut = stages_of(workload, given.stages * given.stages_per_rank)
     count = len(cut.stages)
     device = _spans(cut.forward_s)
@@ -189,11 +180,19 @@ def _parts(workload: Workload, given: Pipeline) -> Iterator[RankPart]:
             for at, stage in enumerate(held)
         )
         size = sum(sizes[index] for index in indices) / sum(sizes)
-        part = RankPart(place, indices, sum(lasts[0]), sum(lasts[1]), size, workload, stages)
-        if count > 1:
-            kept = count_most_under_way(works[place]) / given.stages_per_rank
-            part = replace(part, workload=_workload_of(workload, cut, part, kept))
-        yield part
+        part = ModelPart(place, indices, sum(lasts[0]), sum(lasts[1]), size, workload, stages)
+        kept = count_most_under_way(works[place]) / given.stages_per_rank
+        yield replace(part, workload=_workload_of(workload, cut, part, kept))
+
+
+def plan_in_model(plans: Mapping[ModelPart, BucketPlan], parameters: Sequence[Parameter]) -> BucketPlan:
+    """Return the buckets of all parts of a model as one plan of it, with the call of the first."""
+    buckets = tuple(
+        replace(bucket, parameters=tuple(part.indices[index] for index in bucket.parameters))
+        for part, plan in plans.items()
+        for bucket in plan.buckets
+    )
+    return BucketPlan(buckets, tuple(each.name for each in parameters), next(iter(plans.values())).call)
 
 
 def _spans(lasts: Sequence[float]) -> list[Span]:
@@ -233,7 +232,7 @@ def _within(share: float, span: Span) -> float:
     return min(1.0, max(0.0, (share - begin) / (end - begin))) if end > begin else 1.0
 
 
-def _workload_of(workload: Workload, cut: StageCosts, part: RankPart, kept: float) -> Workload:
+def _workload_of(workload: Workload, cut: StageCosts, part: ModelPart, kept: float) -> Workload:
     """Return the workload of a rank: its stages one after the other, the last first in backward.
 
     Args:
@@ -281,10 +280,8 @@ def _gradients_of(times: Seconds, cut: StageCosts, held: Sequence[int]) -> Secon
     return found
 
 
-def pace_of_part(whole: IterationProfile, part: RankPart) -> IterationProfile:
+def pace_of_part(whole: IterationProfile, part: ModelPart) -> IterationProfile:
     """Return the pace of a rank, of that of the whole model; gradients are numbered among those that it has."""
-    if part.size == 1:
-        return whole
     own = {index: at for at, index in enumerate(part.indices)}
     kept = _keep(whole, own.keys(), ends=part.place == 0)
     made = replace(
@@ -300,10 +297,8 @@ def pace_of_part(whole: IterationProfile, part: RankPart) -> IterationProfile:
     return replace(made, idle_s=made.least_idle_s)
 
 
-def pace_of_stage(whole: IterationProfile, part: RankPart, stage: StagePart) -> IterationProfile:
-    """Return the pace of one stage of a rank, of that of all that the rank has."""
-    if len(part.stages) == 1:
-        return whole
+def pace_of_stage(whole: IterationProfile, part: ModelPart, stage: StagePart) -> IterationProfile:
+    """Return the pace of one of several stages of a rank, of that of all that the rank has."""
     return replace(
         _keep(whole, stage.parameters, ends=stage.stage == part.stages[0].stage),
         forward_host=whole.forward_host * (stage.host[1] - stage.host[0]),

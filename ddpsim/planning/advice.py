@@ -36,7 +36,7 @@ class TwoNodeCost:
     cost: Band
 
     @property
-    def micro_batches(self) -> int:
+    def accumulate(self) -> int:
         """Of a step."""
         return self.row.prediction.options.accumulate
 
@@ -48,8 +48,8 @@ class TwoNodeCost:
             "world_size": self.ranks,
             "one_node_s": self.together_s,
             "two_nodes_s": self.apart_s,
-            "one_node_step_s": self.micro_batches * self.together_s,
-            "two_nodes_step_s": self.micro_batches * self.apart_s,
+            "one_node_step_s": self.accumulate * self.together_s,
+            "two_nodes_step_s": self.accumulate * self.apart_s,
             "cost": middle,
             "cost_low": low,
             "cost_high": high,

@@ -10,7 +10,7 @@ from math import gcd
 import numpy as np
 
 from ddpsim.errors import InputError
-from ddpsim.jobs.pipeline import Pipeline
+from ddpsim.jobs.pipeline import WHOLE, Pipeline
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import boundary_of, stages_of
 from ddpsim.options.exclusions import refuse_excluded
@@ -75,10 +75,8 @@ class SearchCandidate:
         Raises:
             InputError: options that contradict each other.
         """
-        own = replace(asked, scheme=self.scheme, tensor_parallel=self.tensor_parallel)
-        if self.pipeline is None:
-            return replace(own, accumulate=self.accumulate)
-        return replace(own, accumulate=1, pipeline=replace(self.pipeline, micro_batches=self.accumulate))
+        ranks = replace(asked, tensor_parallel=self.tensor_parallel, pipeline=self.pipeline, accumulate=1)
+        return replace(ranks, scheme=self.scheme).of_micro_batches(self.accumulate)
 
     def document(self, world_size: int) -> dict[str, object]:
         """Return its keys of a row, on so many ranks."""
@@ -86,9 +84,7 @@ class SearchCandidate:
             "scheme": self.scheme,
             "tensor_parallel": self.tensor_parallel,
             "stages": None if self.pipeline is None else str(self.pipeline),
-            "data_parallel": world_size
-            // self.tensor_parallel
-            // (1 if self.pipeline is None else self.pipeline.stages),
+            "data_parallel": world_size // self.tensor_parallel // (self.pipeline or WHOLE).stages,
             "micro_batch_size": self.micro_batch_size,
             "accumulate": self.accumulate,
         }
@@ -241,7 +237,7 @@ def candidates_of(
         try:
             asked = replace(options, scheme="ddp", tensor_parallel=ranks, accumulate=1, pipeline=pipeline)
             asked.check_ranks(placement.world_size)
-            check_layer_groups(placement, asked.near_ranks(placement.world_size))
+            check_layer_groups(placement, asked.cut.near_ranks(placement.world_size, ranks))
             whole = model.on(topology, options=asked)
             if pipeline is not None:
                 stages_of(whole, pipeline.stages * pipeline.stages_per_rank)
@@ -320,10 +316,8 @@ def _least_s(candidate: SearchCandidate, micro_batch_s: float) -> float:
 
     The first micro-batch passes all stages but its own rank's, while a rank computes nothing.
     """
-    given = candidate.pipeline
-    if given is None:
-        return candidate.accumulate * micro_batch_s
-    return (candidate.accumulate + (given.stages - 1) / given.stages_per_rank) * micro_batch_s / given.stages
+    cut = candidate.pipeline or WHOLE
+    return (candidate.accumulate + (cut.stages - 1) / cut.stages_per_rank) * micro_batch_s / cut.stages
 
 
 def _default_ranks(model: Model, placement: Placement, options: Options) -> Iterator[int]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
-from ddpsim.jobs.stages import parts_of
 from ddpsim.planning.best_buckets import rests_on_buckets
 from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.answers import Answers
@@ -87,9 +86,7 @@ def quick_step(asked: tuple[Job, float], caps: Sequence[BucketCaps] | None = Non
 
 def _caps_of(workload: Workload, options: Options) -> list[BucketCaps]:
     """Return the caps that are tried; those above all gradients of the largest stage make the same buckets there."""
-    given = options.pipeline
-    parts = [workload] if given is None else [part.workload for part in parts_of(workload, given)]
-    total_mb = max(part.gradient_bytes for part in parts) / MIB
+    total_mb = max(part.workload.gradient_bytes for part in options.parts(workload)) / MIB
     return [BucketCaps(bucket_cap_mb=size) for size in (*(cap for cap in CAPS_MB if cap < total_mb), -(-total_mb // 1))]
 
 
@@ -99,26 +96,23 @@ class _TimedBuckets:
 
     Attributes:
         runs: of so many micro-batches as are simulated, and of one less where that are fewer than a step has.
-        micro_batches: of a step.
+        whole: micro-batches of a step.
         default_s: of a step with torch's own caps.
         savable_s: how much shorter other buckets can make it, at most: by all that waits for communication, and all
             that is spent on buckets.
     """
 
     runs: list[SimulatedRun]
-    micro_batches: int
+    whole: int
     default_s: float
     savable_s: float
 
     @classmethod
     def of(cls, run: SimulatedRun) -> _TimedBuckets:
-        whole, given = run.options.accumulate * run.options.micro_batches, run.options.pipeline
-        # Stages are filled, then each further micro-batch of each takes as long; several together, in rounds.
-        most, step = (SIMULATED, 1) if given is None else (2 * given.stages, 1)
-        if given is not None and given.stages_per_rank > 1:
-            most, step = 3 * given.stages, given.stages
+        whole = run.options.accumulate * run.options.passes
+        most, step = run.options.cut.tell_by_few(SIMULATED)
         counts = [whole] if whole <= most or (whole - most) % step else [most, most - step]
-        runs = [replace(run, options=with_micro_batches(run.options, count)) for count in counts]
+        runs = [replace(run, options=run.options.of_micro_batches(count)) for count in counts]
         periods_s, waits_s = list[float](), 0.0
         for each in runs:
             summary = summarise(trace_of(each.short()))
@@ -132,15 +126,8 @@ class _TimedBuckets:
         """Return the time between two steps of the optimizer with other caps."""
         found = [each.with_buckets(caps).plan_and_period()[1] for each in self.runs]
         asked = [each.options for each in self.runs]
-        counts = [each.accumulate * each.micro_batches for each in asked]
-        return _whole_s([each.accumulate for each in asked], counts, found, self.micro_batches)
-
-
-def with_micro_batches(options: Options, count: int) -> Options:
-    """Return options of a step of so many micro-batches."""
-    if options.pipeline is None:
-        return replace(options, accumulate=count)
-    return replace(options, pipeline=replace(options.pipeline, micro_batches=count))
+        counts = [each.accumulate * each.passes for each in asked]
+        return _whole_s([each.accumulate for each in asked], counts, found, self.whole)
 
 
 def _whole_s(times: Sequence[int], counts: Sequence[int], periods_s: Sequence[float], whole: int) -> float:

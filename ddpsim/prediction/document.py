@@ -98,18 +98,18 @@ def flat(document: Mapping[str, object]) -> dict[str, object]:
 def describe_row(document: Mapping[str, object]) -> dict[str, object]:
     """Return a row as tables show it: flat but for memory, which a column puts in words, times of a step too."""
     times = {key: document.get(key) for key in ("exposed_skew_s", "clipping_s", "hidden_comm_cost_s", "local_s")}
-    of_step = {f"step_{key}": micro_batches(document) * s for key, s in times.items() if isinstance(s, float)}
+    of_step = {f"step_{key}": accumulated(document) * s for key, s in times.items() if isinstance(s, float)}
     return {**flat(document), "memory": document.get("memory"), **of_step}
 
 
 def leave_out_micro_batch(row: Mapping[str, object]) -> dict[str, object]:
     """Return a row of `describe_row` without those times of a micro-batch that it has of a step."""
     twice = ("iteration_s", "iteration_low_s", "iteration_high_s", "default_iteration_s")
-    once = () if micro_batches(row) > 1 else ("micro_batch_s",)
+    once = () if accumulated(row) > 1 else ("micro_batch_s",)
     return {key: value for key, value in row.items() if f"step_{key}" not in row and key not in (*twice, *once)}
 
 
-def micro_batches(row: Mapping[str, object]) -> int:
+def accumulated(row: Mapping[str, object]) -> int:
     """Return how many micro-batches a row's step has."""
     count = row.get("accumulate")
     return count if isinstance(count, int) and count > 0 else 1

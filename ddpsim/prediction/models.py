@@ -94,7 +94,7 @@ class Model:
             made = self._make(*key)
             self._found[key] = replace(put_like(made, self.source) if self.source.devices else made, operators=None)
         found = self._found[key]
-        if options is None or options.pipeline is None:
+        if options is None or options.cut.stages == 1:
             return found
         kept = replace(self.source, batch_size=found.batch_size, precision=found.precision)
         return replace(found, boundary_bytes=boundary_of(kept))

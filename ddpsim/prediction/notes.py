@@ -76,7 +76,7 @@ def pace_notes(
         )
     yield from workload.left_out
     clips = options.clip_gradients or (workload.optimizer_kind or "").endswith("+clip")
-    if clips and placement.world_size > 1 and (sharded or options.model_parallel):
+    if clips and placement.world_size > 1 and (sharded or options.ranks_a_copy * options.expert_parallel > 1):
         yield (
             "sharded gradients are clipped by their global norm: the allreduce of that norm before the update is not "
             "simulated"

@@ -74,8 +74,8 @@ def predict_slow_host(prediction: Prediction) -> ConditionalStep | None:
         return None
     factors = [math.exp(end) for end in (SLOW_HOST_MEDIAN, SLOW_HOST.low, SLOW_HOST.high)]
     assumed = [Assumptions(prediction.calibration, wire_factor=partial(_constant, factor)) for factor in factors]
-    micro_batches = prediction.options.accumulate
-    middle, low, high = (each.iteration_s * micro_batches for each in periods_under(prediction, assumed, None))
+    accumulate = prediction.options.accumulate
+    middle, low, high = (each.iteration_s * accumulate for each in periods_under(prediction, assumed, None))
     condition = "if allreduces take 4 to 7 times as long, as measured in containers at one site"
     return ConditionalStep(condition, "GPUs in containers (Docker, Kubernetes)", (middle, low, high))
 

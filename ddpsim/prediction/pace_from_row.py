@@ -54,7 +54,7 @@ def anchor_to_row(
         InputError: as `predict`.
     """
 
-    whole = replace(options or Options(), tensor_parallel=1, expert_parallel=1, pipeline=None)
+    whole = replace((options or Options()).accumulated, tensor_parallel=1, expert_parallel=1)
     workload = replace(Model.of(workload, whole).on(row.topology, options=whole), operators=workload.operators)
 
     def predicted_s(factor: float) -> float:

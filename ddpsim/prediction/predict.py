@@ -238,13 +238,11 @@ def local_period_s(
     Args:
         placement: as that of `simulate_local`.
     """
-    if (given := options.pipeline) is not None:
-        whole = replace(options, pipeline=None, accumulate=given.micro_batches)
-        whole_s = local_period_s(workload, whole, progress, calibration, placement)
-        return given.micro_batches * whole_s / given.stages
-    options, more = leave_out_repeated(options, workload)
+    passes, ranks = options.passes, options.cut.stages
+    options, more = leave_out_repeated(options.accumulated, workload)
     periods = [it.iteration_s for it in simulate_local(workload, options, progress, calibration, placement)]
     cycle = options.accumulate
     centre = fmean if any(options.drop.values()) else median
     steps = [periods[begin : begin + cycle] for begin in range(0, len(periods), cycle)]
-    return centre(fmean(step) if not more else (sum(step) + more * step[-2]) / (cycle + more) for step in steps)
+    means = [fmean(step) if not more else (sum(step) + more * step[-2]) / (cycle + more) for step in steps]
+    return passes * centre(means) / ranks

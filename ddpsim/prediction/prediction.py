@@ -15,7 +15,6 @@ from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_advice, paths
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.jobs.graph_cuts import GraphCuts
-from ddpsim.jobs.stages import parts_of
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.notes import calibration_notes, codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
@@ -146,9 +145,8 @@ class Prediction:
         count, said = self.accumulate, f"{self.step_s[0] * 1e3:.4g} ms a step"
         if count > 1:
             return f"{said} ({count} micro-batches of {self.iteration_s * 1e3:.4g} ms)"
-        pipeline: Mapping[str, int] = self._parts_document().get("pipeline", {})
-        staged = pipeline.get("micro_batches", 1)
-        return said if staged == 1 else f"{said} ({staged} micro-batches in a pipeline)"
+        passes = self._parts_document().get("pipeline", {}).get("micro_batches", 1)
+        return said if passes == 1 else f"{said} ({passes} micro-batches in a pipeline)"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step with its band, and what it comes to."""
@@ -262,7 +260,7 @@ class Prediction:
     @property
     def samples(self) -> int:
         """Samples of an iteration, of all ranks that train; those that have a copy of the model together share them."""
-        return self.options.micro_batches * sum(self.run.batches) // self.options.ranks_a_copy
+        return self.options.passes * sum(self.run.batches) // self.options.ranks_a_copy
 
     @Figure
     def samples_per_s(self) -> float:
@@ -316,8 +314,8 @@ class Prediction:
     @property
     def step_s(self) -> Band:
         """Time between two steps of the optimizer, of all its micro-batches, with its band."""
-        micro_batches = self.accumulate
-        return micro_batches * self.iteration_s, micro_batches * self.low_s, micro_batches * self.high_s
+        count = self.accumulate
+        return count * self.iteration_s, count * self.low_s, count * self.high_s
 
     @property
     def other_devices(self) -> list[str]:
@@ -445,19 +443,14 @@ class Prediction:
         """Return what is said of ranks that share layers or experts; nothing where none do."""
         if self.read is not None:
             return self.step_document()
-        tensor, experts, given = self.workload.tensor, self.workload.experts, self.options.pipeline
-        if given is not None:
-            sent = given.boundary_bytes or self.workload.boundary_bytes or 0
+        tensor, experts, cut = self.workload.tensor, self.workload.experts, self.options.cut
+        if cut.stages > 1:
             return {
                 "tensor_parallel": self.options.tensor_parallel,
                 "data_parallel": self.summary.world_size // self.options.ranks_a_copy,
                 "pipeline": {
-                    "order": given.order,
-                    "stages": given.stages,
-                    "stages_per_rank": given.stages_per_rank,
-                    "micro_batches": given.micro_batches,
-                    "boundary_bytes": sent if given.stages > 1 else 0,
-                    "parameters": [list(part.indices) for part in parts_of(self.workload, given)],
+                    **cut.document(self.workload.boundary_bytes),
+                    "parameters": [list(part.indices) for part in self.options.parts(self.workload)],
                 },
             }
         if experts is not None:

@@ -11,7 +11,6 @@ import numpy as np
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
-from ddpsim.jobs.stages import parts_of
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
 from ddpsim.retiming.dependencies import Dependencies
@@ -182,10 +181,12 @@ class SimulatedRun:
             return self._ran.schedule
         name = self.placement.class_of(0).template.workload
         first = self.workload if name is None else workloads_on(self.placement, self.options)[name]
-        plan, backend = self.options.bucket_plan(first), self.options.backend_for(self.workload)
-        if not self.options.fixed_schedule:
-            return schedule_of_buckets(self.options, first.parameters, plan.groups())
-        return schedule_of(self.options, first, plan, self.placement, backend, self.calibration)
+        options, backend = self.options, self.options.backend_for(self.workload)
+        if not options.fixed_schedule:
+            return schedule_of_buckets(options, first.parameters, options.bucket_plan(first).groups())
+        part = options.parts(first)[0]
+        plan = options.bucket_plan(part.workload, part.indices)
+        return schedule_of(options, part.workload, plan, self.placement, backend, self.calibration)
 
     def memory(self, plan: BucketPlan | None = None) -> Memory | None:
         """Return what a rank needs of its GPU's memory, of several that which needs most; None on a CPU, which is not
@@ -203,15 +204,17 @@ class SimulatedRun:
         models = [gpu.model for each in self.placement.classes for gpu in each.template.gpus]
         known = capacity_bytes(workload, models)
         capacity = known if options.memory_limit_bytes is None else options.memory_limit_bytes
-        if options.pipeline is not None:
-            # The rank that needs most: the first stage keeps the activations of the most micro-batches.
-            asked = replace(options, pipeline=None, accumulate=options.pipeline.micro_batches)
-            parts = parts_of(workload, options.pipeline)
-            each_of = [Memory.of(part.workload, options.plan_of_part(part), asked, capacity) for part in parts]
-            return max(each_of, key=lambda memory: memory.step_bytes)
-        plan, schedule = plan or options.bucket_plan(workload), self.schedule()
-        devices = range(len(workload.device_shares))
-        each_of = [Memory.of(workload, plan, options, capacity, schedule, device) for device in devices]
+        parts, schedule = options.parts(workload), self.schedule()
+        if plan is None or len(parts) > 1:
+            plans = [options.bucket_plan(part.workload, part.indices) for part in parts]
+        else:
+            plans = [plan]
+        # The rank that needs most: the first stage keeps the activations of the most micro-batches.
+        each_of = [
+            Memory.of(part.workload, own, options.accumulated, capacity, schedule, number)
+            for part, own in zip(parts, plans, strict=True)
+            for number in range(len(workload.device_shares))
+        ]
         return max(each_of, key=lambda memory: memory.step_bytes)
 
     @property

@@ -11,7 +11,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.ranking import describe_overlap
-from ddpsim.prediction.document import leave_out_micro_batch, micro_batches
+from ddpsim.prediction.document import accumulated, leave_out_micro_batch
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import (
@@ -54,7 +54,7 @@ def compare_report(
     """
     rows = comparison.rows
     found: list[Row] = [row.describe() for row in rows]
-    drawn = format_one_step(max(map(micro_batches, found), default=1))
+    drawn = format_one_step(max(map(accumulated, found), default=1))
     bests = {model: comparison.best_of(model) for model in comparison.models}
     found_best = [row for row in bests.values() if row is not None]
     first = next((number for number, row in enumerate(rows) if any(row is each for each in found_best[:1])), 0)

@@ -8,7 +8,7 @@ from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
 from ddpsim.charts.one_step import number, timeline_from_document
 from ddpsim.charts.steps import step_charts
 from ddpsim.charts.timeline import TimelineStep
-from ddpsim.prediction.document import describe_row, flat, leave_out_micro_batch, micro_batches
+from ddpsim.prediction.document import accumulated, describe_row, flat, leave_out_micro_batch
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import (
@@ -56,7 +56,7 @@ def sweep_report(
     told = [group for group in groups if group in told]
     shown = sorted(rows, key=lambda row: -number(row, "samples_per_s"))[:MOST_ROWS] if len(rows) > MOST_ROWS else rows
     left = f" The fastest {MOST_ROWS} of {len(rows)} rows; the file of -o has all." if len(rows) > MOST_ROWS else ""
-    drawn = format_one_step(micro_batches(rows[0]))
+    drawn = format_one_step(accumulated(rows[0]))
     note = f"In brackets the 80 % band: from the 10th to the 90th percentile.{left}"
     return Report(
         title=f"Sweep of {workload.name} on {machine.name}",
@@ -118,7 +118,7 @@ def _best(rows: Sequence[Row]) -> str:
         return f"{kept}: its steps say what that device would do there."
     step = format_time_band(*(number(best, key) for key in ("step_s", "step_low_s", "step_high_s")))
     rate = f"{number(best, 'samples_per_s'):,.0f} samples a second"
-    step += format_each(micro_batches(best), number(best, "micro_batch_s"))
+    step += format_each(accumulated(best), number(best, "micro_batch_s"))
     return f"{best['workload']} trains fastest on {_format_where(best)} with {_cap(best)}: {rate}, a step of {step}."
 
 

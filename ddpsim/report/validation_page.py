@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ddpsim.charts.measured import measured_chart
 from ddpsim.charts.model import StackedBar
 from ddpsim.charts.one_step import number, timeline_from_document, timeline_from_trace
-from ddpsim.prediction.document import flat, micro_batches
+from ddpsim.prediction.document import accumulated, flat
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import bar
@@ -77,7 +77,7 @@ def _step(result: Validation, prediction: Mapping[str, object]) -> str:
     if low is not None and high is not None and low < high:
         inside = ", inside the band" if low <= step.measured_s <= high else ", outside the band"
     told, measured = format_time_band(step.predicted_s, low, high), format_time(step.measured_s)
-    what = "step" if micro_batches(prediction) == 1 else "micro-batch"
+    what = "step" if accumulated(prediction) == 1 else "micro-batch"
     return f"A {what} of {told} was predicted and {measured} measured{inside}: an error of {format_signed(step.error)}."
 
 

@@ -14,14 +14,14 @@ def step(prediction: Prediction) -> str:
     return format_time_band(*prediction.step_s) + format_each(prediction.options.accumulate, prediction.iteration_s)
 
 
-def format_each(micro_batches: int, one_s: float) -> str:
+def format_each(accumulate: int, one_s: float) -> str:
     """Return what stands behind a step's time where it has several micro-batches: ` of 4 micro-batches, 45 ms each`."""
-    return "" if micro_batches == 1 else f" of {micro_batches} micro-batches, {format_time(one_s)} each"
+    return "" if accumulate == 1 else f" of {accumulate} micro-batches, {format_time(one_s)} each"
 
 
-def format_one_step(micro_batches: int) -> str:
+def format_one_step(accumulate: int) -> str:
     """Return what a timeline draws, as its title and the first words of its note."""
-    return "One step" if micro_batches == 1 else "One micro-batch of a step"
+    return "One step" if accumulate == 1 else "One micro-batch of a step"
 
 
 def format_time_band(seconds: float, low_s: float | None, high_s: float | None) -> str:

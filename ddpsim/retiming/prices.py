@@ -125,9 +125,9 @@ class Prices:
         key = assumed.compute, id(assumed.calibration), assumed.latency, assumed.links, assumed.link_rate
         if key not in self._keeps:
             options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
-            first, plan, place = run.kinds[0].workload, run.settings[0].plans.plan(0), 0 if options.staged else None
+            first, plan = run.kinds[0].workload, run.settings[0].plans.plan(0)
             self._keeps[key] = run.schedule == schedule_of(
-                options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration, place
+                options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration
             )
         return self._keeps[key]
 

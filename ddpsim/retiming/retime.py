@@ -229,7 +229,7 @@ class _Retiming:
         if self._messages is None or not faithful:
             return np.full(self._columns, faithful)
         most = np.full(self._columns, MET_OTHERS_APART if goes_apart(self._run) else MET_OTHERS)
-        if self._run.job.options.staged:
+        if self._run.schedule.place is not None:
             most[np.abs(found) > SMALL_EFFECT * self.simulated_s] = MET_OTHERS_STAGED
         meets: NDArray[np.bool_] = self._messages.measure_changed_overlap() <= most
         return meets

@@ -17,8 +17,7 @@ from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.outer import OuterStep
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
-from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.schedules.sums import sums
+from ddpsim.schedules.setup import SchemeInputs, sums
 from ddpsim.suboptions import count, value
 
 NODE = "node"

@@ -22,8 +22,7 @@ from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.points import PointKind, points
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.schedules.sums import sums
+from ddpsim.schedules.setup import SchemeInputs, sums
 from ddpsim.suboptions import some_bytes, value
 from ddpsim.units import parse_time
 

@@ -64,23 +64,6 @@ def beside_tensor(schedule: Schedule, tensor_ranks: int, data_ranks: int, remedy
     return replace(schedule, messages=messages, groups={TENSOR: tensor_ranks, DATA: data_ranks})
 
 
-def beside_stages(schedule: Schedule, place: int, tensor_ranks: int, data_ranks: int) -> Schedule:
-    """Return `schedule`, made for `data_ranks` ranks, on the groups of the ranks of one place of a pipeline.
-
-    Raises:
-        PlanError: a scheme whose ranks are in groups already, serve others or are threads of one process, or by which
-            forward or backward waits for messages: a rank has several of them a step.
-    """
-    holds = any(point.kind in (PointKind.FORWARD, PointKind.BACKWARD) for each in schedule for point in each.blocks)
-    if holds or schedule.update != "after_backward":
-        what = "its forward or backward waits for messages, and a stage of a pipeline computes several in a step"
-        raise PlanError(what, place=f"scheme {schedule.scheme!r}", remedy="use ddp, naive or flat, or no `pipeline`")
-    made = beside_tensor(schedule, tensor_ranks, data_ranks, "use ddp, naive or flat, or no `pipeline`")
-    messages = tuple(replace(each, group=group_of_stage(each.group, place)) for each in made)
-    groups = {group_of_stage(name, place): ranks for name, ranks in made.groups.items()}
-    return replace(made, messages=messages, groups=groups)
-
-
 def beside_experts(
     schedule: Schedule, expert_ranks: int, data_ranks: int, parameters: Sequence[Parameter], experts: Collection[int]
 ) -> Schedule:

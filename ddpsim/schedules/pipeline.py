@@ -9,9 +9,13 @@ interleaved, where a rank has several stages (Narayanan et al., SC 2021, section
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, PlanError
+from ddpsim.schedules.mesh import SENDS, beside_tensor, group_of_stage
+from ddpsim.schedules.points import PointKind
+from ddpsim.schedules.schedule import Pass, Schedule
 
 Order = Literal["gpipe", "1f1b", "pipedream", "interleaved"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -56,6 +60,65 @@ def works_of(order: Order, ranks: int, micro_batches: int, stages_per_rank: int 
         [(kind, stage, number) for kind, number in work_of(order, stage, ranks, micro_batches)]
         for stage in range(ranks)
     ]
+
+
+def passes_of(order: Order, works: Sequence[Sequence[StageWork]], place: int, size_bytes: int) -> tuple[Pass, ...]:
+    """Return what a rank computes in a step, in order, with what it receives and sends.
+
+    Sends are waited for as torch has it (`torch/distributed/pipelining/schedules.py`, torch 2.13): GPipe's when all
+    forwards have been, or all backwards; 1F1B's with the message that is received next after a work of the other kind,
+    and else when the next work is done. Those of interleaved stages are taken to be waited for by nobody.
+
+    Args:
+        works: of all ranks.
+        size_bytes: of a micro-batch's activations between two stages, and of their gradient.
+    """
+    own, end = works[place], max(stage for each in works for _, stage, _ in each)
+    lasts = {(kind, stage): number for kind, stage, number in own}
+    found: list[Pass] = []
+    for at, (kind, stage, number) in enumerate(own):
+        before, settles = find_before(kind, number, stage, end), set[Literal["received", "computed", "sent"]]()
+        if at and own[at - 1][0] != kind:
+            settles.add("received")
+        if order == "1f1b":
+            settles.add("computed")
+        if at == len(own) - 1:
+            settles.add("sent")
+        passed_on = stage < end if kind == "forward" else stage > 0
+        each = Pass(
+            kind,
+            stage,
+            number,
+            lasts[kind, stage] == number,
+            None if before is None or before[1] == stage else (group_of_stage(SENDS, before[1]), before[0]),
+            (group_of_stage(SENDS, stage), kind) if passed_on else None,
+            size_bytes,
+            frozenset() if order == "interleaved" else frozenset(settles),
+        )
+        found.append(each)
+    return tuple(found)
+
+
+def beside_stages(
+    schedule: Schedule, place: int, tensor_ranks: int, data_ranks: int, passes: tuple[Pass, ...]
+) -> Schedule:
+    """Return `schedule`, made for `data_ranks` ranks, on the groups of the ranks of one place of a pipeline.
+
+    Args:
+        passes: that these compute.
+
+    Raises:
+        PlanError: a scheme whose ranks are in groups already, serve others or are threads of one process, or by which
+            forward or backward waits for messages: a rank has several of them a step.
+    """
+    holds = any(point.kind in (PointKind.FORWARD, PointKind.BACKWARD) for each in schedule for point in each.blocks)
+    if holds or schedule.update != "after_backward":
+        what = "its forward or backward waits for messages, and a stage of a pipeline computes several in a step"
+        raise PlanError(what, place=f"scheme {schedule.scheme!r}", remedy="use ddp, naive or flat, or no `pipeline`")
+    made = beside_tensor(schedule, tensor_ranks, data_ranks, "use ddp, naive or flat, or no `pipeline`")
+    messages = tuple(replace(each, group=group_of_stage(each.group, place)) for each in made)
+    groups = {group_of_stage(name, place): ranks for name, ranks in made.groups.items()}
+    return replace(made, messages=messages, groups=groups, passes=passes, place=place)
 
 
 def _interleave(rank: int, ranks: int, micro_batches: int, stages: int) -> list[StageWork]:

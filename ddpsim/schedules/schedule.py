@@ -61,6 +61,39 @@ class Sharding:
 
 WHOLE = Sharding()
 
+Lane = tuple[str, str]
+"""A group and a stream, whose messages are launched in the order of the schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward, or one backward, of what a rank has: of a model in stages that of a stage and a micro-batch.
+
+    Attributes:
+        kind: which of both.
+        stage: of the model; a whole one is one stage.
+        number: of the micro-batch: the gradients of all but the first are added to those before.
+        last: whether it is the last of its kind and stage: behind such a backward gradients are whole.
+        receives: on which lane it waits for what another rank has computed; None where it does not.
+        sends: on which lane it sends on what it has computed; None where it does not.
+        size_bytes: of either message.
+        settles: where the rank waits for all that it has sent until then: with what it receives, and once it has
+            `computed`, or `sent`.
+    """
+
+    kind: Literal["forward", "backward"]
+    stage: int = 0
+    number: int = 0
+    last: bool = True
+    receives: Lane | None = None
+    sends: Lane | None = None
+    size_bytes: int = 0
+    settles: frozenset[Literal["received", "computed", "sent"]] = frozenset()
+
+
+WHOLE_PASSES = (Pass("forward"), Pass("backward"))
+"""Of a rank that has a whole model, or a part of each layer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
@@ -82,6 +115,8 @@ class Schedule:
         one_process: whether the ranks are threads of one process, on the GPUs of one machine: their forwards share one
             interpreter, and one thread loads and copies the batches of all.
         outer: what is done with averages of parameters, beside taking them: SlowMo's step; None is nothing.
+        passes: what a rank computes in an iteration, in order, and sends others for that.
+        place: among the ranks of a copy of a model in stages, of those who carry it out; None are all ranks.
     """
 
     scheme: str
@@ -95,6 +130,8 @@ class Schedule:
     outer: OuterStep | None = None
     patterns: dict[str, str] = field(default_factory=dict)
     ranks_meet: bool = True
+    passes: tuple[Pass, ...] = WHOLE_PASSES
+    place: int | None = None
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
@@ -295,10 +332,6 @@ def parameters_at(schedule: Schedule, kind: PointKind) -> frozenset[int]:
     """Return the parameters at whose point `kind` something may be launched or waited for."""
     named = (point for message in schedule for point in (*message.after, *message.blocks) if point.kind is kind)
     return frozenset(point.parameter for point in named if point.parameter is not None)
-
-
-Lane = tuple[str, str]
-"""A group and a stream, whose messages are launched in the order of the schedule."""
 
 
 def queue_of(schedule: Schedule) -> LaunchQueue[Point]:

@@ -10,8 +10,7 @@ from ddpsim.schedules.message import Message
 from ddpsim.schedules.planned import urgent_first
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding, Update, averages
-from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.schedules.sums import sums
+from ddpsim.schedules.setup import SchemeInputs, sums
 from ddpsim.suboptions import some_bytes, value
 
 SAME_SUMS = ("ddp", "naive", "flat", "priority", "dear")

@@ -18,8 +18,7 @@ from ddpsim.collectives.servers import ServerPlaces
 from ddpsim.operations import Operation
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
-from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.schedules.sums import sums
+from ddpsim.schedules.setup import SchemeInputs, sums
 from ddpsim.suboptions import flag
 
 SERVERS = "servers"

@@ -1,13 +1,15 @@
-"""What a scheme is told of the job whose schedule it makes."""
+"""What a scheme is told of the job whose schedule it makes, and the sums of gradients of which most are made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddpsim.bucketing.assign import FrozenParameter, Parameter
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
+from ddpsim.schedules.message import Message
+from ddpsim.schedules.points import PointKind, points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +137,29 @@ class SchemeInputs:
 
 Setup = SchemeInputs
 """The name of this class in earlier versions, kept for one release."""
+
+
+def sums(
+    setup: SchemeInputs,
+    groups: Iterable[tuple[int, ...]],
+    name: str = "bucket",
+    operation: Operation = Operation.ALLREDUCE,
+) -> list[Message]:
+    """Return a message a group, which can begin when all of it is there and blocks nothing yet.
+
+    Args:
+        groups: registration indices of the gradients that go together.
+        name: of the messages, with a number behind.
+        operation: by which they are summed.
+    """
+    return [
+        Message(
+            id=f"{name} {place}",
+            op=operation,
+            size_bytes=setup.size_bytes(group),
+            parameters=group,
+            after=points(PointKind.GRADIENT, group),
+            every=setup.every,
+        )
+        for place, group in enumerate(groups)
+    ]

@@ -7,14 +7,14 @@ to it, and what it lets go is written behind.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from functools import partial
 
 from ddpsim.jobs.stages import pace_of_stage
 from ddpsim.jobs.updates import ForwardWait
 from ddpsim.operations import Operation
-from ddpsim.schedules.pipeline import find_before
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
+from ddpsim.schedules.schedule import Pass
 from ddpsim.simulation.ddp_costs import KERNELS
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.phases import DeviceTurns, OptimizerBuilder, PreForwardBuilder
@@ -22,7 +22,7 @@ from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.setting import ForwardStop, Launches, RankConfiguration, Scheduled
 from ddpsim.workload.devices import DevicePart
 from ddpsim.workload.iteration_profile import IterationProfile
-from ddpsim.workload.layer_messages import LayerMessage, backward_of, forward_of
+from ddpsim.workload.layer_messages import LayerMessage
 
 RUN_AHEAD = 2
 """Iterations that are launched and not over, at most: of small models the launch queue holds many, and no step changes
@@ -32,35 +32,11 @@ BITMAP_BYTES = 4
 """torch's used-parameter bitmap is int32."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One forward, or one backward: of an iteration the only one, of a pipeline's step that of a micro-batch and stage.
-
-    Attributes:
-        pace: of what is computed.
-        stops: where forward stops, as `RankConfiguration.forward_stops`.
-        layers: by parameter, the messages that backward waits for before its gradient.
-        adds: whether gradients are added to those of the passes before it.
-        reduces: whether hooks copy gradients into what is reduced.
-        begun: the node at whose end it begins, with what it waits for; None is the start of the iteration in forward,
-            and now in backward.
-        recorded: whether its gradients are those of the iteration, of which each is told once.
-    """
-
-    pace: IterationProfile
-    stops: Sequence[ForwardStop]
-    layers: Mapping[int, Sequence[LayerMessage]]
-    adds: bool
-    reduces: bool
-    begun: int | None = None
-    recorded: bool = True
-
-
 def build_rank(graph: StepGraph, setting: RankConfiguration, number: int, lanes: int) -> None:
     """Add to `graph` all iterations of rank `number`."""
     first = len(graph.kind)
     to = RankBuilder(graph, setting.execution, setting.costs, setting.enter_s, number, lanes)
-    (IterationBuilder if setting.stages is None else StageBuilder)(to, setting).build()
+    IterationBuilder(to, setting).build()
     to.rank.nodes = range(first, len(graph.kind))
 
 
@@ -74,12 +50,13 @@ class IterationBuilder:
 
     def __init__(self, to: RankBuilder, setting: RankConfiguration) -> None:
         self._to, self._setting = to, setting
-        layers = setting.layers
-        self._layers = {} if layers is None else layers.backward
+        self._stages = {each.stage: each for each in setting.part.stages}
+        layers = {stage: setting.layers_of(each) for stage, each in self._stages.items()}
+        self._layers = {stage: {} if each is None else each.backward for stage, each in layers.items()}
         self._device = not to.one_thread
         self._backward = self._backward_on_device if self._device else self._backward_on_thread
         self._before = PreForwardBuilder(to, setting)
-        self._stops: Sequence[ForwardStop] = ()
+        self._stops: dict[int, Sequence[ForwardStop]] = {}
         self._owes_update = False
         self._turns = DeviceTurns(to, setting.workload.devices)
 
@@ -99,7 +76,8 @@ class IterationBuilder:
             rank.iterations.append(nodes)
             before, launches = launches, setting.launches(index, launches)
             if launches is not before:
-                self._stops = setting.forward_stops(launches.scheduled)
+                stops = partial(setting.forward_stops, launches.scheduled)
+                self._stops = {stage: stops(each) for stage, each in self._stages.items()}
             to.graph.writing = Cause.INPUT
             self._before.take_batch(nodes)
             to.graph.writing = Cause.DDP
@@ -122,19 +100,40 @@ class IterationBuilder:
         self._turns.join()
 
     def _compute(self, nodes: IterationNodes, launches: Launches) -> None:
-        """Write forward and backward."""
-        whole = Pass(self._setting.pace(nodes.index), self._stops, self._layers, nodes.adds, nodes.synced)
-        self._forward(nodes, launches, whole)
-        self._to.graph.writing = Cause.BACKWARD
-        self._backward(nodes, launches, whole)
+        """Write all passes in order, with what they wait for and send: the first begins with the iteration."""
+        to, setting, begun, sent = self._to, self._setting, nodes.start, tuple[int, ...]()
+        whole, lanes = setting.pace(nodes.index), launches.scheduled.lanes
+        for number, each in enumerate(launches.scheduled.schedule.passes):
+            forward = each.kind == "forward"
+            to.graph.writing = Cause.FORWARD if forward else Cause.BACKWARD
+            if number:
+                begun = to.event()
+            if each.receives is not None:
+                # It goes when this rank has come here, and the wait is for what this one has sent, too.
+                together = sent if "received" in each.settles else ()
+                before = None if forward else 0
+                message = LayerMessage(each.size_bytes, 0.0, 0.0, before, Operation.SENDRECV)
+                to.layer_waits(nodes, message, lanes.index(each.receives), together)
+                sent = () if together else sent
+            pace = whole if len(self._stages) == 1 else pace_of_stage(whole, setting.part, self._stages[each.stage])
+            (self._forward if forward else self._backward)(nodes, launches, each, pace, begun)
+            if "computed" in each.settles:
+                to.wait_for(sent)
+                sent = ()
+            if each.sends is not None:
+                sent = (*sent, to.send(each.size_bytes, lanes.index(each.sends)))
+            if "sent" in each.settles:
+                to.wait_for(sent)
 
-    def _forward(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
-        to, setting, pace = self._to, self._setting, part.pace
+    def _forward(
+        self, nodes: IterationNodes, launches: Launches, part: Pass, pace: IterationProfile, begun: int
+    ) -> None:
+        to, setting = self._to, self._setting
         if not self._device:
             to.begin_phase()
-        host, work, begun = 0.0, 0.0, nodes.start if part.begun is None else part.begun
+        host, work = 0.0, 0.0
         self._turns.begin("forward", begun)
-        for host_share, work_share, stop in part.stops:
+        for host_share, work_share, stop in self._stops[part.stage]:
             self._compute_forward(nodes, pace, host_share - host, work_share - work)
             if isinstance(stop, ForwardWait):
                 self._stop(nodes, launches, stop)
@@ -203,22 +202,23 @@ class IterationBuilder:
 
     def _hooked(
         self, nodes: IterationNodes, scheduled: Scheduled, part: Pass
-    ) -> tuple[Collection[int], Collection[int], bool]:
-        """Return which gradients hooks copy into messages, which do not come, and whether any are announced.
+    ) -> tuple[Collection[int], Collection[int]]:
+        """Return which gradients hooks copy into messages, and which do not come.
 
-        Gradients are announced in iterations that reduce none too, for a schedule may send something in each. Of the
-        passes of a pipeline's stage, only in the last: before it no gradient is whole.
+        Gradients are announced in iterations that reduce none too, for a schedule may send something in each; of the
+        passes of a stage only in the last, before which no gradient is whole.
         """
         setting = self._setting
-        announced = part.reduces or setting.stages is None
-        unused = setting.find_unused(setting.pace(nodes.index), nodes.index) if announced else ()
-        return scheduled.filled if part.reduces else (), unused, announced
+        unused = setting.find_unused(setting.pace(nodes.index), nodes.index) if part.last else ()
+        return scheduled.filled if nodes.synced and part.last else (), unused
 
-    def _backward_on_thread(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
+    def _backward_on_thread(
+        self, nodes: IterationNodes, launches: Launches, part: Pass, pace: IterationProfile, begun: int
+    ) -> None:
         to, setting = self._to, self._setting
-        pace, scheduled, adds = part.pace, launches.scheduled, part.adds
+        scheduled, adds, layers = launches.scheduled, nodes.adds or part.number > 0, self._layers[part.stage]
         needed, lane = scheduled.needed, scheduled.layers_lane
-        filled, unused, announced = self._hooked(nodes, scheduled, part)
+        filled, unused = self._hooked(nodes, scheduled, part)
         to.begin_phase()
         for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
             if parameter in needed:
@@ -226,7 +226,7 @@ class IterationBuilder:
                 to.take_in(nodes, launches.take_waits(point))
                 to.resume(since)
                 to.launch_all(nodes, launches.mark_passed(point))
-            if messages := part.layers.get(parameter):
+            if messages := layers.get(parameter):
                 host_s, _ = self._layers_wait(nodes, messages, lane, host_s, host_s)
             begun = to.moment()
             to.compute(host_s)
@@ -234,23 +234,24 @@ class IterationBuilder:
                 to.serve(setting.add_s(parameter))
             ready = to.moment()
             nodes.backward.append((begun, ready))
-            if part.recorded:
+            if part.last:
                 nodes.gradients.append((parameter, ready, ready))
             if parameter in filled:
                 to.serve(setting.costs.hook_s + setting.copies_s[parameter])
-            if announced:
+            if part.last:
                 to.launch_all(nodes, launches.gradient(parameter, unused))
                 unused = ()
         begun = to.moment()
         to.compute(pace.tail_host)
         nodes.backward.append((begun, to.moment()))
 
-    def _backward_on_device(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
+    def _backward_on_device(
+        self, nodes: IterationNodes, launches: Launches, part: Pass, pace: IterationProfile, begun: int
+    ) -> None:
         to, setting = self._to, self._setting
-        pace, scheduled, adds = part.pace, launches.scheduled, part.adds
+        scheduled, adds, layers = launches.scheduled, nodes.adds or part.number > 0, self._layers[part.stage]
         needed, lane = scheduled.needed, scheduled.layers_lane
-        filled, unused, announced = self._hooked(nodes, scheduled, part)
-        begun = to.event() if part.begun is None else part.begun
+        filled, unused = self._hooked(nodes, scheduled, part)
         nodes.idle_s += pace.idle_s if setting.ddp else math.inf
         self._turns.begin("backward", begun)
         devices = setting.devices
@@ -263,7 +264,7 @@ class IterationBuilder:
                 point = Point(PointKind.BACKWARD, parameter)
                 to.take_in(nodes, launches.take_waits(point))
                 to.launch_all(nodes, launches.mark_passed(point))
-            if messages := part.layers.get(parameter):
+            if messages := layers.get(parameter):
                 host_s, work_s = self._layers_wait(nodes, messages, lane, host_s, work_s)
             fills = parameter in filled
             copy_s = setting.copies_s[parameter] if fills else 0.0
@@ -282,11 +283,11 @@ class IterationBuilder:
                 if fills:
                     to.copies(copy_s)
                     to.enqueue(1)
-            if part.recorded:
+            if part.last:
                 nodes.gradients.append((parameter, queued[ready], ready))
             owed_s = hook_s if fills else 0.0
             copied_s += float(copy_s)
-            for message in launches.gradient(parameter, unused) if announced else ():
+            for message in launches.gradient(parameter, unused) if part.last else ():
                 to.launch(nodes, message, owed_s)
                 owed_s = 0.0
                 copied_s += float(message.encoding.encode_s)
@@ -327,45 +328,3 @@ class IterationBuilder:
         to.launch_all(nodes, launches.mark_passed(BACKWARD_END))
         if self._device and "after_backward" in setting.workload.synchronises:
             to.synchronise()
-
-
-class StageBuilder(IterationBuilder):
-    """Writes the steps of a rank of a pipeline: the forwards and backwards of its stages, in its order."""
-
-    def _compute(self, nodes: IterationNodes, launches: Launches) -> None:
-        """Write all works in order.
-
-        Sends are waited for as torch has it (`torch/distributed/pipelining/schedules.py`, torch 2.13): GPipe's when all
-        forwards have been, or all backwards; 1F1B's with the message that is received next after a work of the other
-        kind, and else when the next work is done. Those of interleaved stages are taken to be waited for by nobody.
-        """
-        stages, given, to, begun = self._setting.stages, self._setting.options.pipeline, self._to, None
-        assert stages is not None
-        assert given is not None
-        order = given.order
-        whole, sent = self._setting.pace(nodes.index), tuple[int, ...]()
-        last = {(kind, stage): number for kind, stage, number in stages.works}
-        for (kind, stage, number), (before, *_) in zip(stages.works, [(None,), *stages.works], strict=False):
-            forward, begun = kind == "forward", nodes.start if begun is None else to.event()
-            to.graph.writing = Cause.FORWARD if forward else Cause.BACKWARD
-            source = find_before(kind, number, stage, stages.last)
-            if source is not None and source[1] != stage:
-                # It goes when this rank has come here, and the wait is for what this one has sent, too.
-                together = sent if before != kind else ()
-                message = LayerMessage(stages.boundary_bytes, 0.0, 0.0, None if forward else 0, Operation.SENDRECV)
-                to.layer_waits(nodes, message, stages.lanes[source[0], source[1]], together)
-                sent = () if together else sent
-            own = next(each for each in stages.part.stages if each.stage == stage)
-            stops = [(each.host, each.device, each) for each in forward_of(own.messages)]
-            layers = backward_of(own.messages)
-            ends = last[kind, stage] == number
-            pace = pace_of_stage(whole, stages.part, own)
-            part = Pass(pace, stops, layers, number > 0, nodes.synced and ends, begun, ends)
-            (self._forward if forward else self._backward)(nodes, launches, part)
-            if order == "1f1b":
-                to.wait_for(sent)
-                sent = ()
-            if stage + 1 <= stages.last if forward else stage > 0:
-                passed = to.send(stages.boundary_bytes, stages.lanes[kind, stage])
-                sent = () if order == "interleaved" else (*sent, passed)
-        to.wait_for(sent)

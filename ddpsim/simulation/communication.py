@@ -41,7 +41,6 @@ from ddpsim.simulation.graph import (
 from ddpsim.simulation.lanes import (
     LaneGroup,
     SharedNetwork,
-    StageLinks,
     StreamQueue,
     part_of,
     send_s,
@@ -49,6 +48,7 @@ from ddpsim.simulation.lanes import (
 )
 from ddpsim.simulation.parameter_servers import ServerLinks
 from ddpsim.simulation.setting import Scheduled
+from ddpsim.simulation.stages import StageLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK
@@ -264,8 +264,11 @@ class JobResources:
         options = replace(self.options.collective, rings=rings, expand=False)
         expanded = options if on is None else replace(options, expand=True)
         world = LaneGroup(self._collectives(env, expanded, self.placement, on), self.placement.world_size)
-        if self.options.staged:
-            return Communication(env, self.costs, world, self._stage_lanes(env, options, scheduled))
+        if scheduled.schedule.place is not None:
+            ways = find_rank_paths(self.placement, self.backend, self.calibration)
+            make, over = partial(self._collectives, env, options), partial(self._over, env)
+            links = StageLinks(env, self.placement, self.options.cut, self.options.tensor_parallel, ways, make, over)
+            return Communication(env, self.costs, world, links.lanes(scheduled.lanes))
         made, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
         # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
         network = world.collectives.network if EXPERT in groups else None
@@ -294,16 +297,6 @@ class JobResources:
         meet = scheduled.schedule.ranks_meet or self.options.comm != "real"
         apart = None if meet else self._apart(env, scheduled, world.collectives)
         return Communication(env, self.costs, world, lanes, apart)
-
-    def _stage_lanes(self, env: simpy.Environment, options: CollectiveOptions, scheduled: Scheduled) -> list[LaneGroup]:
-        """Return what carries the messages of the ranks of a pipeline."""
-        given = self.options.pipeline
-        assert given is not None
-
-        ways = find_rank_paths(self.placement, self.backend, self.calibration)
-        make, over = partial(self._collectives, env, options), partial(self._over, env)
-        links = StageLinks(env, self.placement, given, self.options.tensor_parallel, ways, make, over)
-        return links.lanes(scheduled.lanes)
 
     def copy(self, stage: InputStage | None, network: Network, ranks: Sequence[int]) -> Callable[[Copy], simpy.Event]:
         """Return what carries out a copy of each of `ranks`: batches as `stage` says, between devices all at once.

@@ -13,7 +13,7 @@ from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.copies import copies_of
 from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import join_plans
+from ddpsim.jobs.stages import plan_in_model
 from ddpsim.jobs.torch_line import torch_line
 from ddpsim.network.fairness import alone_s
 from ddpsim.options.input_stage import Loader
@@ -112,9 +112,9 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     job, graph, times, extent = ran.job, ran.graph, ran.times, ran.extent
     options, placement, backend = job.options, job.placement, job.backend
     ranks = [rank for rank in graph.ranks if rank.number >= 0]
-    parts = {draw.rank: draw.kind.part for draw in ran.draws}
+    parts = {draw.rank: setting.part for draw, setting in zip(ran.draws, ran.settings, strict=True)}
     records = [
-        record if (part := parts[rank.number]) is None else in_model(record, part.indices)
+        record if (part := parts[rank.number]).size == 1 else in_model(record, part.indices)
         for rank in ranks
         for record in iterations_of(graph, rank, times)
     ]
@@ -151,16 +151,12 @@ def _repeat(ran: JobRun, counted: Sequence[Iteration]) -> Iterator[Iteration]:
 def plan_of(ran: ResolvedJob) -> BucketPlan:
     """Return the buckets of the last iteration that counts, with the line of torch's that makes them.
 
-    Of a pipeline they are those of all its ranks, the first one's first.
+    Of a model in parts they are those of all of them, the first one's first.
     """
-    plan, options = ran.settings[0].plans.plan(ran.extent.end - 1), ran.job.options
-    kinds = [kind for kind in ran.kinds if kind.part is None or kind.part.place == 0]
-    call = torch_line(options, plan, [kind.workload for kind in kinds])
-    if options.staged:
-        plans = {kind.part: options.plan_of_part(kind.part) for kind in ran.kinds if kind.part is not None}
-        plan = join_plans(plans, ran.workload.parameters)
-    if not options.model_parallel:
-        return replace(plan, call=call)
+    options, plans = ran.job.options, {each.part: each.plans.plan(ran.extent.end - 1) for each in ran.settings}
+    first = plans[ran.settings[0].part]
+    plan = first if len(plans) == 1 else plan_in_model(plans, ran.workload.parameters)
+    call = torch_line(options, first, [kind.workload for kind in ran.kinds if kind.place == 0])
     if (shared := options.ranks_a_copy) > 1 and call.caps is not None:
         parts = f"of a rank's part of the model, process_group: one rank in {shared}"
         call = replace(call, note="; ".join(filter(None, [parts, call.note])))

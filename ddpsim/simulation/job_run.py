@@ -117,9 +117,8 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
         stage = None if setting.execution.one_thread else setting.input_stage
         processors: list[Processor] = []
         for device in range(len(rank.streams)):
-            lanes: tuple[int, ...] = (device,) if several else ()
-            if job.options.staged:
-                lanes = tuple(number for number, nodes in enumerate(rank.lanes) if nodes)
+            used = tuple(number for number, nodes in enumerate(rank.lanes) if nodes)
+            lanes = (device,) if several else used
             if lanes not in told:
                 told[lanes] = shared.on_busy(lanes or None)
             # What a rank sends by itself is slowed by itself, and has no kind of hops, as a pattern has none.

@@ -13,7 +13,7 @@ from typing import TypedDict, Unpack
 
 import simpy
 
-from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
+from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.copies import byte_copy_s
 from ddpsim.jobs.device_split import check_devices
@@ -23,7 +23,7 @@ from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.refusals import check_extent, check_schedule, check_templates
 from ddpsim.jobs.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import RankPart, pace_of_part, parts_of
+from ddpsim.jobs.stages import ModelPart, pace_of_part
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
@@ -35,7 +35,6 @@ from ddpsim.simulation.scheduling import (
     BucketSchedules,
     carry_out,
     in_every_iteration,
-    in_stages,
     lanes_of,
     make_ready,
     merge_ranks,
@@ -92,7 +91,7 @@ class SimulatedIterations:
         if schedule.update != "after_backward":
             warm_up = max(warm_up, WARM_UP)
         begin, end = warm_up * options.period, (warm_up + iterations) * options.period
-        over = options.period if whole and options.fixed_schedule and not options.staged else 0
+        over = options.period if whole and options.fixed_schedule and schedule.place is None else 0
         return cls(begin, end, end + over, repeats)
 
 
@@ -172,11 +171,12 @@ def resolve(
     workloads, planned = given.get("workloads", {}), given.get("planned")
     options.check(workload)
     options.check_ranks(placement.world_size)
-    if options.model_parallel:
+    if options.fixed_schedule:
         check_layer_groups(placement, options.tensor_parallel)
         check_layer_groups(placement, options.expert_parallel, "expert_parallel")
-        check_layer_groups(placement, options.near_ranks(placement.world_size), "pipeline")
-    check_templates(placement, workloads, workload, in_stages=options.pipeline is not None)
+        near = options.cut.near_ranks(placement.world_size, options.tensor_parallel)
+        check_layer_groups(placement, near, "pipeline")
+    check_templates(placement, workloads, workload, options.cut.stages)
     check_devices(workload, placement, options)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
@@ -184,35 +184,36 @@ def resolve(
     costs = Costs.of(backend, calibration, gpu, scale_host=options.scale_host)
     costs_of = partial(Costs.of, backend, calibration, terms=True, scale_host=options.scale_host)
     options = replace(options, scale_host=options.scale_host * given.get("host", 1.0))
-    parts = () if options.pipeline is None else parts_of(workload, options.pipeline)
+    parts = options.parts(workload)
     kinds = list(_kinds_of(workload, placement, options, workloads, costs, parts))
     if given.get("every_rank") or not options.ranks_meet:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
-    schedule, ranks = NOTHING.schedule, placement.world_size
-    if options.fixed_schedule and not options.staged:
-        first = kinds[0].workload
-        plan = options.bucket_plan(first) if planned is None else planned.plan(0)
-        schedule = schedule_of(options, first, plan, placement, backend, calibration)
-        check_schedule(schedule, placement, backend, options, one_thread=kinds[0].workload.one_clock)
+    schedules, ranks = [NOTHING.schedule], placement.world_size
+    if options.fixed_schedule:
+        schedules.clear()
+        for part in parts:
+            first = next(kind.workload for kind in kinds if kind.place == part.place)
+            plan = options.bucket_plan(first, part.indices) if planned is None else planned.plan(0)
+            schedules.append(schedule_of(options, first, plan, placement, backend, calibration, part.place))
+            check_schedule(schedules[-1], placement, backend, options, one_thread=first.one_clock)
+    schedule = schedules[0]
     iterations = max(options.iterations_of(kind.workload) for kind in kinds)
     warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
     repeats = given.get("repeats", 0)
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole, repeats=repeats)
     check_extent(extent.end + iterations * repeats, len(kinds[0].workload.parameters), len(kinds))
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
-    settings = list(_settings_of(drawn, ranks, options, costs_of, extent.total, planned))
+    settings = list(_settings_of(drawn, parts, ranks, options, costs_of, extent.total, planned))
     if (factor := given.get("input", 1.0)) != 1:
         settings = [each.with_input(factor) for each in settings]
-    if parts:
-        settings = in_stages(parts, drawn, settings, placement, backend, calibration)
-    elif not options.fixed_schedule:
+    if not options.fixed_schedule:
         settings = carry_out(settings, partial(BucketSchedules, gloo=backend == "gloo"))
     else:
         copy_s = byte_copy_s(placement) if schedule.sharding.offload and not kinds[0].workload.one_clock else 0.0
         if schedule.one_process:
             settings = [merge_ranks(each, ranks) for each in settings]
-        make = partial(make_ready, schedule, lanes=lanes_of(schedule), gloo=backend == "gloo", host_copy_s=copy_s)
-        settings = carry_out(settings, lambda setting: in_every_iteration(make(setting)))
+        make = partial(make_ready, lanes=lanes_of(schedules), gloo=backend == "gloo", host_copy_s=copy_s)
+        settings = carry_out(settings, lambda each: in_every_iteration(make(schedules[each.part.place], each)))
     job = JobResources(
         placement, options, calibration, backend, costs, gpu, given.get("wire_factor"), given.get("latency", 1.0)
     )
@@ -256,7 +257,8 @@ def resolve_alone(
     kind = RankKind(range(1), workload, scaled)
     check_extent(total, len(workload.parameters))
     costs_of = partial(Costs.of, options.backend_for(workload), calibration, scale_host=options.scale_host)
-    [setting] = _settings_of(list(draws_of(kind, options, total)), 0, options, costs_of, total)
+    drawn = list(draws_of(kind, options, total))
+    [setting] = _settings_of(drawn, options.parts(workload), 0, options, costs_of, total)
     return setting
 
 
@@ -272,13 +274,9 @@ def _kinds_of(
     options: Options,
     workloads: dict[str, Workload],
     costs: Costs,
-    parts: Sequence[RankPart],
+    parts: Sequence[ModelPart],
 ) -> Iterator[RankKind]:
-    """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first.
-
-    Args:
-        parts: what ranks have of a model in stages, by place; none of a whole one.
-    """
+    """Yield the ranks by workload, straggler factor, unused parameters and part of the model, lowest rank first."""
     trainers = scheme_named(options.scheme).trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
     nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
@@ -290,8 +288,9 @@ def _kinds_of(
                 rank = placement.rank_of(node, gpu)
                 if rank >= trainers:
                     continue
-                given, world = options.pipeline, placement.world_size
-                place = 0 if given is None else given.place_of(rank, world, options.tensor_parallel)
+                place = 0
+                if len(parts) > 1:
+                    place = options.cut.place_of(rank, placement.world_size, options.tensor_parallel)
                 kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset()), place
                 members.setdefault(kind, []).append(rank)
     for (name, factor, unused_here, place), ranks in sorted(members.items(), key=lambda each: min(each[1])):
@@ -299,9 +298,8 @@ def _kinds_of(
         beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not source.timed
         shared = costs.shared_compute_slowdown if beside_others else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
-        part = parts[place] if parts else None
-        if part is not None:
-            scaled, source = [pace_of_part(each, part) for each in scaled], part.workload
+        if len(parts) > 1:
+            scaled, source = [pace_of_part(each, parts[place]) for each in scaled], parts[place].workload
         if unused_here:
             scaled = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
         if options.compiled:
@@ -309,11 +307,12 @@ def _kinds_of(
         spread, of_nodes = (0.0, 0.0) if source.timed else (costs.pace_spread, costs.node_spread)
         nodes = len({rank // placement.gpus_per_node for rank in ranks})
         jitter, own = jitter_of(source) if source.iterations > 1 else 0.0, tuple(scaled)
-        yield RankKind(sorted(ranks), source, own, spread, jitter, beside_others, of_nodes, nodes, part)
+        yield RankKind(sorted(ranks), source, own, spread, jitter, beside_others, of_nodes, nodes, place)
 
 
 def _settings_of(
     draws: Sequence[SimulatedRank],
+    parts: Sequence[ModelPart],
     ranks: int,
     options: Options,
     costs_of: Callable[[AchievedGpu | None], Costs],
@@ -323,6 +322,7 @@ def _settings_of(
     """Yield what each simulated rank runs.
 
     Args:
+        parts: of the model, by place.
         ranks: of the job; 0 is one process without DDP.
         costs_of: tells DDP's costs on a GPU, or on a CPU.
         total: iterations.
@@ -331,7 +331,7 @@ def _settings_of(
     cycle, first = options.sync_every, draws[0].kind.workload
     draws, dropped = _leave_layers_out(draws, options) if options.drop else (draws, lambda iteration: frozenset())
     plans = planned
-    if plans is None and options.pipeline is None:
+    if plans is None and len(parts) == 1:
         views = [view for draw in draws for view in draw.seen]
         plans = plans_of(options, first, views, range(cycle - 1, total, cycle), total)
     alike: dict[int, RankConfiguration] = {}
@@ -343,10 +343,11 @@ def _settings_of(
             stage = None if options.input_stage == NO_INPUT else options.input_of(own)
             if options.compression != "none":
                 codec = CodecCosts(options.codec, parameters, max(ranks, 1), costs, gpu=gpu, one_thread=own.one_clock)
+            part = parts[draw.kind.place]
             model = ExecutionModel(own.one_clock, own.timed, own.device_shares)
-            of_own = plans or Plans([0], [plan_buckets(parameters, options.caps)])
+            of_own = plans or Plans([0], [options.bucket_plan(own, part.indices)])
             alike[id(own)] = RankConfiguration(
-                own, model, gpu, options, costs, of_own, draw.pace, dropped, codec,
+                own, part, model, gpu, options, costs, of_own, draw.pace, dropped, codec,
                 [costs.copies_s(1, each.size_bytes) for each in parameters] if ranks else [],
                 total, max(ranks, 1), ddp=ranks > 0, input_stage=stage,
             )  # fmt: skip

@@ -15,10 +15,7 @@ from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.drop import remap_gradients
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
-from ddpsim.jobs.plans import Plans
-from ddpsim.jobs.representatives import SimulatedRank
 from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import RankPart
 from ddpsim.jobs.updates import updates_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.copied import (
@@ -27,18 +24,8 @@ from ddpsim.schedules.copied import (
     runs_in_rings,
     share_filled_at_launch,
 )
-from ddpsim.schedules.mesh import (
-    DATA,
-    LAYERS,
-    SENDS,
-    TENSOR,
-    beside_experts,
-    beside_stages,
-    beside_tensor,
-    group_of_stage,
-)
+from ddpsim.schedules.mesh import DATA, LAYERS, TENSOR, beside_experts, group_of_stage
 from ddpsim.schedules.message import WORLD, Message
-from ddpsim.schedules.pipeline import works_of
 from ddpsim.schedules.points import PointKind
 from ddpsim.schedules.schedule import Lane, Schedule, parameters_at
 from ddpsim.schedules.schemes import ddp
@@ -46,7 +33,7 @@ from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation.ddp_costs import Costs, Encoding
 from ddpsim.simulation.graph import PlannedMessage
 from ddpsim.simulation.lanes import part_of, share_of_together
-from ddpsim.simulation.setting import RankConfiguration, Scheduled, StagedRank
+from ddpsim.simulation.setting import RankConfiguration, Scheduled
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.iteration_profile import IterationProfile
@@ -62,13 +49,12 @@ def schedule_of(
     placement: Placement,
     backend: str,
     calibration: Calibration | None,
-    place: int | None = None,
+    place: int = 0,
 ) -> Schedule:
     """Return the schedule of a job with the buckets of `plan`, its messages cut into segments.
 
     Args:
-        workload: of rank 0, or of the ranks of a place in a pipeline.
-        place: that; None where every rank has all layers.
+        workload: of rank 0, or of the first rank that has the part `place` of the model.
 
     Raises:
         PlanError: a schedule that cannot be carried out.
@@ -89,13 +75,9 @@ def schedule_of(
 
     setup = replace(setup, control_s=control_s)
     made = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
-    if place is not None:
-        return beside_stages(made, place, tensor, data)
-    if tensor > 1:
-        return beside_tensor(made, tensor, data)
     experts = workload.experts
     if experts is None:
-        return made
+        return options.cut.on_ranks(made, place, tensor, data, workload.boundary_bytes)
     among = placement.world_size // experts.ranks
     return beside_experts(made, experts.ranks, among, workload.parameters, experts.parameters)
 
@@ -154,7 +136,6 @@ def make_ready(
     *,
     gloo: bool,
     host_copy_s: float = 0.0,
-    place: int | None = None,
 ) -> Scheduled:
     """Return `schedule` for ranks that compute as `setting` says.
 
@@ -162,13 +143,12 @@ def make_ready(
         lanes: of all ranks.
         gloo: whether it is carried out over gloo, whose messages start when the host launches them.
         host_copy_s: of a byte between host and device.
-        place: of these ranks in a pipeline.
     """
     workload, options = setting.workload, setting.options
     numbers = {lane: number for number, lane in enumerate(lanes)}
     # Where one thread computes, what is offloaded lies where it is computed.
     copy_s = 0.0 if setting.execution.one_thread else host_copy_s
-    buffers, layers = _lanes_beside(place)
+    buffers, layers = _lanes_beside(schedule.place)
     filled = (index for each in schedule if is_filled_by_hooks(each) for index in each.parameters)
     forward, updates = updates_of(schedule, workload, clipping=options.clip_gradients, scale_host=options.scale_host)
     return Scheduled(
@@ -236,22 +216,22 @@ def _unit_s(message: Message, costs: Costs) -> float:
 
 
 def _lanes_beside(place: int | None) -> tuple[Lane, Sequence[Lane]]:
-    """Return the lane of module buffers and those of what layers wait for, of all ranks or a place in a pipeline."""
+    """Return the lane of module buffers and those of what layers wait for, of all ranks or of those of a place."""
     if place is None:
         return BUFFERS_LANE, LAYERS
     return (group_of_stage(DATA, place), BUFFERS_LANE[1]), ((group_of_stage(TENSOR, place), LAYERS[0][1]),)
 
 
-def lanes_of(schedule: Schedule, place: int | None = None) -> tuple[Lane, ...]:
-    """Return the groups and streams of a schedule's messages, of module buffers, which are first, and of layers.
-
-    Args:
-        place: in a pipeline, of the ranks that carry it out.
-    """
-    buffers, of_layers = _lanes_beside(place)
-    layers = [lane for lane in of_layers if lane[0] in schedule.groups]
-    sent = [(message.group, message.stream) for message in schedule]
-    return tuple(dict.fromkeys([buffers, *sent, *layers]))
+def lanes_of(schedules: Sequence[Schedule]) -> tuple[Lane, ...]:
+    """Return the groups and streams of schedules: of module buffers, messages and layers each, then between passes."""
+    lanes: list[Lane] = []
+    for schedule in schedules:
+        buffers, layers = _lanes_beside(schedule.place)
+        sent = [(message.group, message.stream) for message in schedule]
+        lanes += [buffers, *sent, *(lane for lane in layers if lane[0] in schedule.groups)]
+    passes = (each for schedule in schedules for each in schedule.passes)
+    between = {(each.kind == "backward", each.stage, each.sends) for each in passes if each.sends is not None}
+    return tuple(dict.fromkeys([*lanes, *(lane for _, _, lane in sorted(between))]))
 
 
 REPLICATE_S = 27e-6
@@ -322,44 +302,3 @@ class BucketSchedules:
             schedule = schedule_of_buckets(setting.options, parameters, groups)
             made = self._made[key] = make_ready(schedule, setting, self._lanes, gloo=self._gloo)
         return made
-
-
-def in_stages(
-    parts: Sequence[RankPart],
-    draws: Sequence[SimulatedRank],
-    settings: Sequence[RankConfiguration],
-    placement: Placement,
-    backend: str,
-    calibration: Calibration | None,
-) -> list[RankConfiguration]:
-    """Return `settings` of the ranks of a pipeline, each with its stages and the schedule of its place.
-
-    Args:
-        parts: what ranks have, by place.
-        draws: who is simulated, as `settings`.
-    """
-    options = settings[0].options
-    given = options.pipeline
-    assert given is not None
-    boundary_bytes = given.boundary_bytes or parts[0].workload.boundary_bytes or 0
-    schedules: list[Schedule] = []
-    plans = [Plans([0], [options.plan_of_part(each)]) for each in parts]
-    for place, each in enumerate(parts):
-        plan = plans[place].plan(0)
-        schedules.append(schedule_of(options, each.workload, plan, placement, backend, calibration, place))
-    last = given.stages * given.stages_per_rank - 1
-    sends = [("forward", stage) for stage in range(last)] + [("backward", stage) for stage in range(1, last + 1)]
-    lanes = [lane for place, each in enumerate(schedules) for lane in lanes_of(each, place)]
-    numbers = {send: len(lanes) + at for at, send in enumerate(sends)}
-    lanes += [(group_of_stage(SENDS, stage), kind) for kind, stage in sends]
-    works = works_of(given.order, given.stages, given.micro_batches, given.stages_per_rank)
-    found, made = list[RankConfiguration](), dict[int, Callable[[int], Scheduled]]()
-    for draw, setting in zip(draws, settings, strict=True):
-        part = draw.kind.part
-        assert part is not None
-        if part.place not in made:
-            ready = make_ready(schedules[part.place], setting, lanes, gloo=backend == "gloo", place=part.place)
-            made[part.place] = in_every_iteration(ready)
-        stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers)
-        found.append(replace(setting, plans=plans[part.place], scheduled=made[part.place], stages=stages))
-    return found

@@ -6,7 +6,7 @@ Which message of an iteration's schedule may leave where is asked of the queue t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -14,10 +14,9 @@ from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.errors import PlanError
 from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import RankPart
+from ddpsim.jobs.stages import ModelPart, StagePart
 from ddpsim.jobs.updates import WHOLE_UPDATE, ForwardWait, OptimizerUpdate
 from ddpsim.options.input_stage import InputStage
-from ddpsim.schedules.pipeline import StageWork
 from ddpsim.schedules.points import Point
 from ddpsim.schedules.schedule import Lane, Schedule, gradient_points, queue_of
 from ddpsim.simulation.ddp_costs import ENTER_S, KERNELS, CodecCosts, Costs
@@ -124,25 +123,6 @@ class Launches:
         return [self._planned[number] for number in waited]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StagedRank:
-    """What one rank of a pipeline computes in a step.
-
-    Attributes:
-        part: what it has of the model.
-        works: in order.
-        last: number of the model's last stage.
-        boundary_bytes: of a micro-batch's activations that a stage sends the next, and of their gradient.
-        lanes: numbers of those of activations and gradients, by `forward` or `backward` and the stage that sends.
-    """
-
-    part: RankPart
-    works: Sequence[StageWork]
-    last: int
-    boundary_bytes: int
-    lanes: Mapping[tuple[str, int], int]
-
-
 ADDED = ADDITION.passes / 2
 """Bytes that adding a gradient to one that exists moves on a GPU, read, read and written, over those of a copy.
 
@@ -160,6 +140,7 @@ class RankConfiguration:
     """What a rank runs: the same for every rank of its kind.
 
     Attributes:
+        part: what it has of the model.
         execution: on which resources its work is.
         gpu: that computes; None is a CPU, layers that sleep, or a GPU that nobody described.
         plans: the buckets of each iteration.
@@ -172,12 +153,12 @@ class RankConfiguration:
         scheduled: gives what iteration k sends, and where it waits for that; the same object while that stays.
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
         input_stage: how batches are loaded and copied; None where they are there.
-        stages: what it computes in a step of a pipeline; None of a whole model.
         kernel_s: the mean time of a kernel of backward on the device.
         devices: by registration index the number of the device that each parameter is on.
     """
 
     workload: Workload
+    part: ModelPart
     execution: ExecutionModel
     gpu: AchievedGpu | None
     options: Options
@@ -192,7 +173,6 @@ class RankConfiguration:
     scheduled: Callable[[int], Scheduled] = lambda iteration: NOTHING
     ddp: bool = True
     input_stage: InputStage | None = None
-    stages: StagedRank | None = None
     kernel_s: float = field(init=False, repr=False)
     devices: tuple[int, ...] = field(init=False, repr=False)
 
@@ -212,20 +192,20 @@ class RankConfiguration:
         """Whether collectives have kernels, which take something of a device: nothing is sent in a world of one."""
         return self.options.comm != "noop" and not (self.ddp and self.ranks == 1)
 
-    @property
-    def layers(self) -> ModelParallel | None:
-        """What layers wait for; None of whole ones, and of one process by itself."""
-        return (self.workload.tensor or self.workload.experts) if self.ddp else None
+    def layers_of(self, stage: StagePart) -> ModelParallel | None:
+        """Return what the layers of a stage wait for; None of whole ones, and of one process by itself."""
+        layers = (self.workload.tensor or self.workload.experts) if self.ddp else None
+        return layers if layers is None or len(self.part.stages) == 1 else replace(layers, messages=stage.messages)
 
-    def forward_stops(self, scheduled: Scheduled) -> Sequence[ForwardStop]:
-        """Return where forward stops, for what is sent, in a layer or between devices, in order."""
+    def forward_stops(self, scheduled: Scheduled, stage: StagePart) -> Sequence[ForwardStop]:
+        """Return where the forward of a stage stops, for what is sent, in a layer or between devices, in order."""
         stops: list[ForwardStop] = [(each.host, each.work, each) for each in scheduled.forward]
         if self.workload.devices:
             forward = self.workload.forward
             stops += part_shares(self.workload.devices, float(median(forward.host_s)), float(median(forward.device_s)))
-        if self.layers is None:
+        if (layers := self.layers_of(stage)) is None:
             return stops
-        stops += [(each.host, each.device, each) for each in self.layers.forward]
+        stops += [(each.host, each.device, each) for each in layers.forward]
         stops.sort(key=lambda stop: stop[1])
         latest = itertools.accumulate((host for host, _, _ in stops), max)
         return [(host, work, stop) for host, (_, work, stop) in zip(latest, stops, strict=True)]

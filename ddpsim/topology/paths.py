@@ -34,7 +34,7 @@ class Route:
 
     Attributes:
         kind: one of `KINDS`.
-        staged: whether they rest in host memory on the way.
+        through_host: whether they rest in host memory on the way.
         pcie_overhead: bytes moved over each PCIe link for a byte of the message, as NCCL counts them; 6/5 through an
             Intel root complex.
         shared: PCIe switches with several GPUs below that do not reach each other: their uplinks carry the bytes of
@@ -45,7 +45,7 @@ class Route:
     target: str
     links: tuple[Link, ...]
     kind: str
-    staged: bool = False
+    through_host: bool = False
     pcie_overhead: float = 1.0
     shared: frozenset[str] = frozenset()
 
@@ -61,7 +61,7 @@ class Route:
         in a root complex; a switch's uplink those of the cards below it; links between sockets have room.
         """
         if (
-            not self.staged
+            not self.through_host
             or self.links[0].source_kind != VertexKind.GPU
             or self.links[-1].target_kind != VertexKind.GPU
         ):
@@ -196,7 +196,7 @@ class Paths:
         if socket is None:
             return None
         links = self._direct(source, socket).links + self._direct(socket, target).links
-        return Route(source, target, links, farther(_kind(links), "PHB"), staged=True, shared=self._shared)
+        return Route(source, target, links, farther(_kind(links), "PHB"), through_host=True, shared=self._shared)
 
     def _search(self, source: str) -> dict[str, tuple[Link, ...]]:
         found: dict[str, tuple[Link, ...]] = {source: ()}

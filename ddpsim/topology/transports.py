@@ -49,8 +49,8 @@ def pair_transports(template: NodeTemplate, gpus: Sequence[str], network: bool) 
 
 def _find_transport(template: NodeTemplate, route: Route) -> PairTransport:
     kinds = {link.kind for link in route.links}
-    name = HOST if route.staged else NVLINK if kinds == {"nvlink"} else XGMI if kinds == {"xgmi"} else PCIE
-    why = _explain_refusal(template) if route.staged else ""
+    name = HOST if route.through_host else NVLINK if kinds == {"nvlink"} else XGMI if kinds == {"xgmi"} else PCIE
+    why = _explain_refusal(template) if route.through_host else ""
     return PairTransport(route.source, route.target, name, route.kind, route.bandwidth, why)
 
 
@@ -74,9 +74,9 @@ def _outwards(template: NodeTemplate, paths: Paths, gpus: Sequence[str]) -> Iter
             continue  # no link leads from it to a NIC: it has no way out
         route, nic = min(routes, key=lambda pair: (KINDS.index(pair[0].kind), -pair[0].bandwidth))
         kind = nic_kind(nic.kind)
-        how = "through host memory" if route.staged else "with GPUDirect"
+        how = "through host memory" if route.through_host else "with GPUDirect"
         way = f"{kind.transport} {how}{' by PXN' if route.kind == 'PXN' else ''}"
-        why = _explain_staging(template, nic.kind) if route.staged else ""
+        why = _explain_staging(template, nic.kind) if route.through_host else ""
         yield PairTransport(gpu, NETWORK, way, route.kind, min(route.bandwidth, nic.bandwidth), why)
 
 

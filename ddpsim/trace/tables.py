@@ -43,14 +43,14 @@ def layers_name(*, stages: bool) -> str:
 
 
 def parts_table(
-    summary: Summary, clipping_s: float | None = None, micro_batches: int = 1, *, stages: bool = False
+    summary: Summary, clipping_s: float | None = None, accumulate: int = 1, *, stages: bool = False
 ) -> ResultTable:
     """Return the parts in milliseconds and as shares; how much of the exposed communication was skew, where known.
 
     Args:
         summary: of a trace.
         clipping_s: of the optimizer's time, what clipping gradients is; None where it is not known.
-        micro_batches: of a step, all of which the milliseconds are of.
+        accumulate: of a step, all of which the milliseconds are of.
         stages: whether the step is a pipeline's (`layers_name`).
     """
     rows: list[tuple[str, float]] = []
@@ -66,7 +66,7 @@ def parts_table(
         rows.append((layers_name(stages=stages), summary.layer_comm_s))
     columns: Sequence[Column[tuple[str, float]]] = (
         Column("part", lambda row: row[0], words=True),
-        Column("ms", lambda row: ms(micro_batches * row[1])),
+        Column("ms", lambda row: ms(accumulate * row[1])),
         Column("share", lambda row: percent(row[1] / summary.iteration_s)),
     )
     return ResultTable.of(columns, rows)

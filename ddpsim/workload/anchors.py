@@ -48,11 +48,11 @@ class Anchor:
     source: str = GIVEN
     repeats: float | None = None
 
-    def scale_to_step(self, micro_batches: int, added_s: float) -> Anchor:
+    def scale_to_step(self, accumulate: int, added_s: float) -> Anchor:
         """Return this anchor as one of all forwards and backwards of a step, without the addition of gradients.
 
         Args:
-            micro_batches: of the step.
+            accumulate: of the step.
             added_s: what adding their gradients takes of it.
 
         Raises:
@@ -62,13 +62,13 @@ class Anchor:
             what = f"a step of {format_time(self.seconds)} leaves nothing beside {format_time(added_s)} of additions"
             raise WorkloadError(what, place="accumulate", remedy="give the time of a whole step of the optimizer")
         by_phase = {"step": self.seconds - added_s, "optimizer": self.seconds}
-        return replace(self, seconds=by_phase.get(self.phase, micro_batches * self.seconds))
+        return replace(self, seconds=by_phase.get(self.phase, accumulate * self.seconds))
 
 
-def sum_to_step(phases_s: Sequence[float], micro_batches: int) -> list[float]:
+def sum_to_step(phases_s: Sequence[float], accumulate: int) -> list[float]:
     """Return the times of forward, backward and optimizer in a step of several micro-batches, from those of one."""
     forward, backward, optimizer = phases_s
-    return [micro_batches * forward, micro_batches * backward, optimizer]
+    return [accumulate * forward, accumulate * backward, optimizer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,19 +208,19 @@ def _pace(fixed: dict[str, float], rest: float, host: float, scale: float) -> Ro
     return RooflineFactors((forward, backward, optimizer), host, scale)
 
 
-def check_floor(anchors: Sequence[Anchor], floors_s: Sequence[float], place: str, micro_batches: int = 1) -> None:
+def check_floor(anchors: Sequence[Anchor], floors_s: Sequence[float], place: str, accumulate: int = 1) -> None:
     """Refuse a time that the GPU cannot reach.
 
     Args:
         anchors: that were given.
         floors_s: least time of forward, backward and optimizer.
         place: what names the step in errors.
-        micro_batches: of a step.
+        accumulate: of a step.
 
     Raises:
         WorkloadError: an anchor below its floor.
     """
-    floors = dict(zip(PHASES, floors_s, strict=True)) | {"step": sum(sum_to_step(floors_s, micro_batches))}
+    floors = dict(zip(PHASES, floors_s, strict=True)) | {"step": sum(sum_to_step(floors_s, accumulate))}
     for anchor in anchors:
         if anchor.seconds < floors[anchor.phase]:
             raise WorkloadError(

@@ -74,7 +74,7 @@ def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
         elif link.kind == XGMI:
             yield link, XGMI, load
         else:
-            yield link, _GROUP_OF.get(link.kind, _name_host_hop(link) if route.staged else PCIE), load
+            yield link, _GROUP_OF.get(link.kind, _name_host_hop(link) if route.through_host else PCIE), load
 
 
 def _name_host_hop(link: Link) -> str:

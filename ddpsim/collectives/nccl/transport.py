@@ -97,8 +97,8 @@ class NcclTransport(Transport):
         Host memory on the way to a NIC alone is a kind of its own.
         """
         rates = self.layout.ring.rates
-        least, staged = min(rates.values(), default=0.0), self.layout.hop == HOST
-        return {HOST_TO_NIC if each == HOST and not staged else each: least / rate for each, rate in rates.items()}
+        least, own = min(rates.values(), default=0.0), self.layout.hop
+        return {HOST_TO_NIC if each == HOST != own else each: least / rate for each, rate in rates.items()}
 
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return the entry of NCCL's table that it believes is fastest, with the channels it uses.

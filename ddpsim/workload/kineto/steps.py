@@ -181,10 +181,10 @@ def micro_batches_of(steps: Iterable[HostStep]) -> list[list[HostStep]]:
     return groups
 
 
-def describe_accumulation(micro_batches: int, reducing: int) -> str:
+def describe_accumulation(accumulate: int, reducing: int) -> str:
     """Return over how many micro-batches a step accumulates gradients, and how many of them reduce those, in words."""
-    how = {0: "", 1: ", reduced in one", micro_batches: ", reduced in each"}.get(reducing, f", reduced in {reducing}")
-    return f"gradients are accumulated over {micro_batches} micro-batches a step{how}"
+    how = {0: "", 1: ", reduced in one", accumulate: ", reduced in each"}.get(reducing, f", reduced in {reducing}")
+    return f"gradients are accumulated over {accumulate} micro-batches a step{how}"
 
 
 def _join_to_updates(windows: Sequence[HostEvent], events: Events, updates: Sequence[HostEvent]) -> Iterator[HostEvent]:

@@ -6,7 +6,7 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.schedules.sums import sums
+from ddpsim.schedules.setup import sums
 
 
 def passed_on(setup):

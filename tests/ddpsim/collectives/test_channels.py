@@ -95,7 +95,7 @@ def test_on_a_dual_root_box_the_socket_link_is_the_bottleneck() -> None:
         (link for link in node.links if link.name in loads), key=lambda link: link.bandwidth / loads[link.name]
     )
     assert tightest.kind == "socket"
-    assert all(route.staged for ring in channels.rings for route in ring.routes)
+    assert all(route.through_host for ring in channels.rings for route in ring.routes)
 
 
 def test_between_nodes_a_channel_enters_and_leaves_by_its_own_nic() -> None:
@@ -133,7 +133,7 @@ def test_rings_cross_over_in_pairs_where_that_is_faster() -> None:
 def test_without_gpudirect_bytes_to_the_network_rest_in_host_memory() -> None:
     channels = find_channels(template_named("dgx-1v"), network=True, gpudirect=False, pxn=False)
     assert channels.nic_kind in ("PHB", "SYS")
-    assert all(ring.entry is not None and ring.entry.staged for ring in channels.rings)
+    assert all(ring.entry is not None and ring.entry.through_host for ring in channels.rings)
 
 
 def test_peer_to_peer_through_an_intel_host_bridge_moves_six_fifths() -> None:
@@ -230,8 +230,8 @@ def test_gpus_that_take_no_part_carry_nothing() -> None:
 
 def test_two_of_many_gpus_on_amd_are_two() -> None:
     node = node_from("  gpus: {count: 4, model: A100}\n  cpu: {sockets: 2, vendor: amd, model: rome}\n")
-    assert not any(route.staged for ring in find_channels(node, ("gpu0", "gpu3")).rings for route in ring.routes)
-    assert any(route.staged for ring in find_channels(node).rings for route in ring.routes)
+    assert not any(route.through_host for ring in find_channels(node, ("gpu0", "gpu3")).rings for route in ring.routes)
+    assert any(route.through_host for ring in find_channels(node).rings for route in ring.routes)
 
 
 def test_networks_slower_than_any_speed_of_the_list_still_have_a_ring() -> None:

@@ -10,6 +10,7 @@ from ddpsim import Options, load_topology, load_workload, plan
 from ddpsim.bucketing import initial_plan
 from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import warn_of_pace
+from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.prediction.memory import CONTEXT_BYTES, SLACK, Memory
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
@@ -137,3 +138,12 @@ def test_the_total_lies_in_its_band_and_what_is_alive_below() -> None:
     low, total, high = (int(str(told[key])) for key in ("total_low_bytes", "total_bytes", "total_high_bytes"))
     assert low < total < high
     assert int(str(told["alive_bytes"])) + CONTEXT_BYTES < low
+
+
+def test_a_stage_keeps_what_its_scheme_keeps_of_a_whole_model() -> None:
+    pipeline = parse_pipeline("1f1b:2,boundary=1MiB", "pipeline")
+    kept = {name: memory_of(Options(scheme=name, pipeline=pipeline)) for name in ("ddp", "flat", "naive")}
+    whole = {name: memory_of(Options(scheme=name)) for name in kept}
+    # Sums of single gradients lie where these are: without stages and beside them nothing is kept for a message.
+    assert [kept[name].buckets_bytes > 0 for name in kept] == [whole[name].buckets_bytes > 0 for name in kept]
+    assert kept["naive"].step_bytes == kept["ddp"].step_bytes - kept["ddp"].gradients_bytes

@@ -76,7 +76,7 @@ def test_ranks_idle_as_long_as_their_order_has_them(order, per_rank, micro_batch
 def test_the_bytes_that_stages_and_copies_send():
     model = source(size=1_000_000)
     trace = step(model, asked("1f1b:4,micro-batches=6,boundary=1MiB"))
-    parts = parts_of(model, Pipeline(stages=4, micro_batches=6, boundary_bytes=1 << 20))
+    parts = list(parts_of(model, Pipeline(stages=4, micro_batches=6, boundary_bytes=1 << 20)))
     for rank, part in enumerate(parts):
         for iteration in trace.of_rank(rank):
             # Six micro-batches: forward from the rank before, backward from the one behind.

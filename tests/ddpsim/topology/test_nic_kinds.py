@@ -36,7 +36,7 @@ def gib_s(machine: Topology) -> float:
 def test_routes_constants_and_doubts_know_every_kind(kind) -> None:
     machine = two_nodes(kind.name)
     template = machine.groups[0].template
-    assert find_paths(template)["gpu0", "nic0"].staged is not kind.gpudirect
+    assert find_paths(template)["gpu0", "nic0"].through_host is not kind.gpudirect
     assert template.nics[0].in_order is kind.in_order
     assert kind.family in COLLECTIVES
     assert kind.share is None or f"nccl.nic.share.{kind.share}" in PRIORS

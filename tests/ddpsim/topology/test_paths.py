@@ -66,7 +66,7 @@ def test_routes_as_nccl_logged_them(template: NodeTemplate, source: str, target:
 )
 def test_kinds_of_routes_on_a_cube_mesh(source: str, target: str, kind: str, staged: bool) -> None:
     route = find_paths(template_named("dgx-1v"))[source, target]
-    assert (route.kind, route.staged) == (kind, staged)
+    assert (route.kind, route.through_host) == (kind, staged)
 
 
 def test_of_routes_equally_short_the_widest_is_taken() -> None:
@@ -82,14 +82,14 @@ def test_nested_switches_are_several() -> None:
     )
     paths = find_paths(template)
     assert paths["gpu0", "gpu1"].kind == paths["gpu0", "nic0"].kind == "PXB"
-    assert not paths["gpu0", "gpu1"].staged
+    assert not paths["gpu0", "gpu1"].through_host
 
 
 @pytest.mark.parametrize(("count", "staged"), [(2, False), (3, True)])
 def test_two_gpus_on_amd_reach_each_other_across_sockets(count: int, staged: bool) -> None:
     template = node_from(f"  gpus: {{count: {count}, model: A100}}\n  cpu: {{sockets: 2, vendor: amd, model: rome}}\n")
     route = find_paths(template)["gpu0", f"gpu{count - 1}"]
-    assert (route.kind, route.staged) == ("SYS", staged)
+    assert (route.kind, route.through_host) == ("SYS", staged)
 
 
 SWITCHED_PAIR = "  gpus: {{count: 2, model: {}}}\n  pcie: {{switches: [{{gpus: [0, 1]}}]}}\n"
@@ -97,20 +97,20 @@ SWITCHED_PAIR = "  gpus: {{count: 2, model: {}}}\n  pcie: {{switches: [{{gpus: [
 
 @pytest.mark.parametrize("model", ["RTX2080Ti", "RTX3090", "RTX4090", "RTX5090"])
 def test_geforce_cards_meet_in_host_memory_unless_told_otherwise(model: str) -> None:
-    assert find_paths(node_from(SWITCHED_PAIR.format(model)))["gpu0", "gpu1"].staged
+    assert find_paths(node_from(SWITCHED_PAIR.format(model)))["gpu0", "gpu1"].through_host
     told = SWITCHED_PAIR.format(f"{model}, peer_to_peer: PIX")
-    assert not find_paths(node_from(told))["gpu0", "gpu1"].staged
+    assert not find_paths(node_from(told))["gpu0", "gpu1"].through_host
 
 
 @pytest.mark.parametrize("model", ["GTX1080Ti", "A40", "L40S", "RTX6000Ada", "RTXPRO6000"])
 def test_cards_whose_driver_allows_it_reach_each_other_below_a_switch(model: str) -> None:
     # Published access matrices: NVIDIA/nccl#257, nccl-tests#74, nccl#2079; the files in gpus/ name them.
-    assert not find_paths(node_from(SWITCHED_PAIR.format(model)))["gpu0", "gpu1"].staged
+    assert not find_paths(node_from(SWITCHED_PAIR.format(model)))["gpu0", "gpu1"].through_host
 
 
 def test_a_bridge_of_nvlinks_joins_cards_that_have_no_peer_to_peer_over_pcie() -> None:
     route = find_paths(node_from(SWITCHED_PAIR.format("RTX3090") + "  nvlink: {pairs: [[0, 1, 4]]}\n"))["gpu0", "gpu1"]
-    assert (route.kind, route.staged) == ("NVL", False)
+    assert (route.kind, route.through_host) == ("NVL", False)
 
 
 def test_an_intel_host_bridge_costs_a_fifth_more_on_pcie_links_only() -> None:
@@ -149,7 +149,7 @@ def test_routes_go_by_what_a_vertex_is_and_not_by_its_name(machine: str) -> None
     for first, second in permutations(devices, 2):
         if {first, second} & {gpu.name for gpu in template.gpus}:
             old, new = before[first, second], after[names[first], names[second]]
-            assert (new.kind, new.staged, new.bandwidth) == (old.kind, old.staged, old.bandwidth)
+            assert (new.kind, new.through_host, new.bandwidth) == (old.kind, old.through_host, old.bandwidth)
     gpus = tuple(gpu.name for gpu in template.gpus)
     old_graph = find_switch_graph(template, gpus, network=False)
     new_graph = find_switch_graph(renamed, [names[gpu] for gpu in gpus], network=False)
@@ -185,7 +185,7 @@ def test_staged_bytes_load_slots_once_and_uplinks_of_several_cards_more(
     template: NodeTemplate, target: str, expected: list[float]
 ) -> None:
     route = find_paths(template)["gpu0", target]
-    assert route.staged
+    assert route.through_host
     assert [load for _, load in route.moved()] == expected
 
 

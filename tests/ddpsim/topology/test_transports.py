@@ -110,7 +110,7 @@ def test_a_pair_says_what_its_route_is(machine: str) -> None:
     for pair in pair_transports(template, [gpu.name for gpu in template.gpus], False):
         route = paths[pair.first, pair.second]
         assert (pair.kind, pair.bandwidth) == (route.kind, route.bandwidth)
-        assert (pair.name == HOST) == route.staged
+        assert (pair.name == HOST) == route.through_host
 
 
 def test_groups_hold_every_pair_once() -> None:

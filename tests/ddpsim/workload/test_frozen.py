@@ -170,7 +170,7 @@ def test_what_a_rank_has_of_a_cut_model_is_that_of_one_without_a_frozen_part(cut
         assert whole == predicted("", tensor_parallel=2).memory.parameters_bytes
     size = sum(each.size_bytes for each in made(cut).all_parameters)
     assert size / 2 < whole < 0.6 * size
-    parts = parts_of(made(cut), parse_pipeline("1f1b:2", "pipeline"))
+    parts = list(parts_of(made(cut), parse_pipeline("1f1b:2", "pipeline")))
     held = Counter(each.name for part in parts for each in part.workload.all_parameters)
     assert held == Counter(each.name for each in made(cut).all_parameters)
     for part in parts:
