@@ -133,18 +133,18 @@ def rank_caps(observed: Observed) -> CapRanking:
         now = seen if job.scheme == DDP else predicted(replace(seen_by, scheme=job.scheme))
         found = _predict_under_ddp(seen, options, job, calibration, predicted)
         found += _predict_schemes(found, options, job, calibration, predicted)
-        base_s = observed.step_s
         ranked = sorted(found, key=lambda each: each[1].iteration_s)
         told = [
-            Candidate(plan, each.iteration_s, (now.iteration_s - each.iteration_s) / base_s) for plan, each in ranked
+            Candidate(plan, each.iteration_s, (now.iteration_s - each.iteration_s) / observed.step_s)
+            for plan, each in ranked
         ]
-        sure, missed = with_band(now), math.hypot(seen.iteration_s / base_s - 1, CAPS_OFF)
+        sure, missed = with_band(now), math.hypot(seen.iteration_s / observed.step_s - 1, CAPS_OFF)
         for place, (candidate, (_, each)) in enumerate(zip(told, ranked, strict=True)):
             if candidate.gain >= told[0].gain - BANDED:
-                low, high = (side * now.iteration_s / base_s for side in gain_band(sure, with_band(each)))
+                low, high = (side * now.iteration_s / observed.step_s for side in gain_band(sure, with_band(each)))
                 below, above = math.hypot(candidate.gain - low, missed), math.hypot(high - candidate.gain, missed)
                 told[place] = replace(candidate, gain_low=candidate.gain - below, gain_high=candidate.gain + above)
-    return CapRanking(now.iteration_s, base_s, wire, tuple(told))
+    return CapRanking(now.iteration_s, observed.step_s, wire, tuple(told))
 
 
 def _predict_under_ddp(
@@ -274,7 +274,10 @@ def _machine(job: ObservedJob, wire: Wire, workload: Workload) -> TracedMachine:
     times = {int(size): wire.time_s(int(size)) for size in sizes}
     points = tuple(CurvePoint(size, seconds) for size, seconds in sorted(times.items()) if seconds > 0)
     if job.device != "cpu":
-        splits = [_split(number, *point) for number, point in enumerate(sorted(times.items()))]
+        splits = [
+            MedianSplit(number, "all_reduce", size, 0, 0.0, seconds, {}, None, False, 0.0, 0.0, 0.0)
+            for number, (size, seconds) in enumerate(sorted(times.items()))
+        ]
         return machine_of(job.world_size, job.device, splits, job.backend)
     share = 2 * (job.world_size - 1) / job.world_size
     # Several under way may carry more than one by itself: the link has what all do, sums and threads what one does.
@@ -304,7 +307,3 @@ def _fit_calibration(calibration: Calibration, latency_s: float, summed: float) 
     }
     constants = {name: replace(calibration.constants[name], value=value) for name, value in values.items()}
     return replace(calibration, constants={**calibration.constants, **constants})
-
-
-def _split(number: int, size_bytes: int, seconds: float) -> MedianSplit:
-    return MedianSplit(number, "all_reduce", size_bytes, 0, 0.0, seconds, {}, None, False, 0.0, 0.0, 0.0)
