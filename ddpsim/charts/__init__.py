@@ -1,6 +1,6 @@
 """Charts and timelines as data: axes with units, series, bands and marks, whatever they are drawn with.
 
-`ddpsim.plots` writes them as PNG with matplotlib, `ddpsim.report` as SVG inside a page.
+`ddpsim.plots` draws them with matplotlib: as PNG, or as SVG inside a page.
 """
 
 from ddpsim.charts.caps import CapCurve, cap_charts

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+from matplotlib import rc_context
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
@@ -16,12 +21,50 @@ from ddpsim.files import write_whole
 MARKERS = "os^Dv<>Pph"
 """Of groups that one picture holds, by number."""
 
+_PAGE_COLOURS = {
+    **{to_hex(f"C{number}"): f"var(--c{number})" for number in range(10)},
+    to_hex("black"): "var(--text)", to_hex("grey"): "var(--soft)", to_hex("0.4"): "var(--soft)",
+    to_hex("0.85"): "var(--line)", "#b0b0b0": "var(--soft)",
+}  # fmt: skip
+"""By colours of a picture, those of a page's style sheet, which are others in the dark."""
+
+_COLOUR, _FONT = re.compile(r"#[0-9a-f]{6}\b(?=;|$)"), re.compile(r" font-family: [^;]+;")
+_SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
+
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write `figure` to `path` as PNG without software or time in it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     write_whole(path, buffer.getvalue())
+
+
+def svg_of(figure: Figure, label: str) -> str:
+    """Return `figure` as an SVG element of a page, in its colours, called `label` by readers that hear it.
+
+    What an artist's `gid` holds, a JSON list of texts, is told on hover of its marks.
+    """
+    buffer = io.BytesIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "ddpsim"}):
+        # A name of metadata without a value is left out: the page says elsewhere who made it.
+        unsaid = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=unsaid)
+    root = ElementTree.fromstring(buffer.getvalue())
+    # The style in it would be for everything in the page.
+    root.remove(root[0])
+    for element in root.iter():
+        element.tag = element.tag.removeprefix(_SVG)
+        element.text, element.tail = (text and text.strip() for text in (element.text, element.tail))
+        for name, value in list(element.attrib.items()):
+            del element.attrib[name]
+            coloured = _COLOUR.sub(lambda found: _PAGE_COLOURS.get(found[0], found[0]), value)
+            element.set(name.removeprefix(_XLINK), _FONT.sub("", coloured))
+    for group in root.iter("g"):
+        said = group.attrib.pop("id", "")
+        for mark, text in zip(group.iter("use"), json.loads(said) if said.startswith("[") else (), strict=False):
+            ElementTree.SubElement(mark, "title").text = text
+    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 def legend_beside(axes: Any, **style: Any) -> None:
