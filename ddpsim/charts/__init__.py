@@ -3,12 +3,17 @@
 `ddpsim.plots` draws them with matplotlib: as PNG, or as SVG inside a page.
 """
 
-from ddpsim.charts.caps import CapCurve, cap_charts
-from ddpsim.charts.gains import gain_charts
-from ddpsim.charts.measured import measured_chart
+from ddpsim.charts.kinds import (
+    CapCurve,
+    Step,
+    cap_charts,
+    gain_charts,
+    measured_chart,
+    size_chart,
+    sort_values,
+    step_charts,
+)
 from ddpsim.charts.model import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar, categories
-from ddpsim.charts.sizes import size_chart
-from ddpsim.charts.steps import Step, sort_values, step_charts
 
 __all__ = [
     "Axis",

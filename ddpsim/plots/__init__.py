@@ -3,7 +3,7 @@
 matplotlib is used without its global state; the same input gives the same bytes.
 """
 
-from ddpsim.charts.caps import CapCurve
+from ddpsim.charts.kinds import CapCurve
 from ddpsim.plots.charts import PictureLayout, draw_svg, save_charts
 from ddpsim.plots.kinds import plot_caps, plot_gains, plot_sizes, plot_steps, plot_validation
 from ddpsim.plots.machine import plot_topology

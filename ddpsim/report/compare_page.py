@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddpsim.charts.kinds import Step, step_charts
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint
-from ddpsim.charts.one_step import number, timeline_from_trace
-from ddpsim.charts.steps import Step, step_charts
+from ddpsim.charts.timeline import number, timeline_from_trace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.charts.model import StackedBar
-from ddpsim.charts.one_step import timeline_from_trace
+from ddpsim.charts.timeline import timeline_from_trace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.cap_curves import charts_of
 from ddpsim.planning.rows import PlanReport, PlanRow

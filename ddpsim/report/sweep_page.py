@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddpsim.charts.kinds import step_charts
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
-from ddpsim.charts.one_step import number, timeline_from_document
-from ddpsim.charts.steps import step_charts
-from ddpsim.charts.timeline import TimelineStep
+from ddpsim.charts.timeline import TimelineStep, number, timeline_from_document
 from ddpsim.prediction.document import accumulated, describe_row, flat, leave_out_micro_batch
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
