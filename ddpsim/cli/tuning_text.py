@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddpsim.cli.output import table
 from ddpsim.doctor.other_work import OtherWork
 from ddpsim.explaining.tuned import Tuning, TuningRound
+from ddpsim.tables import table_of
 from ddpsim.tables.cells import ms, percent
 from ddpsim.units import format_bandwidth, format_count, format_time
 
@@ -28,16 +28,7 @@ def _round(number: int, told: TuningRound) -> str:
     other = OtherWork.read(told.model_dump(include={"other_work_processors", "processors"}))
     lines += [] if other is None else [f"note     {line}" for line in other.notes()]
     if told.plans:
-        header = ("plan", "buckets", "predicted ms", "gain", "at least", "at most", "measured ms", "steps", "saved ms")
-        rows = [
-            (
-                each.call, each.buckets, ms(each.predicted_step_s), percent(each.predicted_gain, True),
-                percent(each.predicted_gain_low, True), percent(each.predicted_gain_high, True),
-                ms(each.measured_step_s), each.measured_steps or None, ms(each.saved_s),
-            )
-            for each in told.plans
-        ]  # fmt: skip
-        lines += ["", table(header, rows)]
+        lines += ["", table_of("tuning", [each.model_dump() for each in told.plans]).text()]
     return "\n".join(lines)
 
 

@@ -9,9 +9,8 @@ from importlib import resources
 from ddpsim.charts.model import Chart, StackedBar
 from ddpsim.markup import Markup, call_macro, render_template
 from ddpsim.report.model import BarChart, Charts, Report, Section, Table, TimelineChart
-from ddpsim.tables import Column, ResultTable
-from ddpsim.tables.cells import mib, ms
-from ddpsim.trace.records import BucketTimes
+from ddpsim.tables import table_of
+from ddpsim.tables.declared import SHOWN
 from ddpsim.units import format_time
 from ddpsim.version import __version__
 
@@ -86,20 +85,8 @@ def part_class(name: str) -> str:
 
 def _timeline(section: TimelineChart, number: int) -> Markup:
     steps = [(choice.label, step) for choice in section.choices for step in choice.steps]
-    tables = [
-        (f"Buckets of {place}: {step.label}", ResultTable.of(_BUCKETS, step.buckets).html()) for place, step in steps
-    ]
+    tables = []
+    for place, step in steps:
+        rows = [{name: getattr(each, name) for name in SHOWN["page: buckets"].names} for each in step.buckets]
+        tables.append((f"Buckets of {place}: {step.label}", table_of("page: buckets", rows).html()))
     return call_macro("parts.html", "timeline", section, number, tables)
-
-
-_BUCKETS: tuple[Column[BucketTimes], ...] = (
-    Column("bucket", lambda b: b.index, words=True),
-    Column("MiB", lambda b: mib(b.size_bytes)),
-    Column("ready ms", lambda b: ms(b.ready_s)),
-    Column("queued", lambda b: ms(b.queued_s)),
-    Column("waited for ranks", lambda b: ms(b.wait_s)),
-    Column("on the wire", lambda b: ms(b.on_wire_s)),
-    Column("finished ms", lambda b: ms(b.finished_s)),
-    Column("written ms", lambda b: ms(b.written_s)),
-)
-"""Of the table below a timeline."""

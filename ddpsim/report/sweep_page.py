@@ -20,7 +20,7 @@ from ddpsim.report.rows import (
 )
 from ddpsim.report.wording import format_each, format_one_step, format_time_band
 from ddpsim.simulation.job import Job
-from ddpsim.tables import table_from_records, table_of
+from ddpsim.tables import table_of
 from ddpsim.units import format_count, format_time
 
 
@@ -75,7 +75,7 @@ def sweep_report(
             *assumptions(documents, [workload], [machine], asked.calibration, [backend]),
             Table(
                 "All values",
-                table_from_records([leave_out_micro_batch(flat(row) | {"memory": row["memory"]}) for row in shown]),
+                table_of("", [leave_out_micro_batch(flat(row) | {"memory": row["memory"]}) for row in shown]),
                 folded=True,
             ),
         ),

@@ -23,9 +23,10 @@ def percent(ratio: float | None, signed: bool = False) -> str | None:
     return None if ratio is None else f"{ratio * 100:{'+' if signed else ''}.1f} %"
 
 
-def mib(size_bytes: int | None) -> str | None:
-    """Return MiB: `25.00`."""
-    return None if size_bytes is None else f"{size_bytes / MIB:.2f}"
+def mib(size_bytes: int) -> str:
+    """Return MiB to hundredths, of a small size to two digits: `25.00`, `0.0039`."""
+    size = size_bytes / MIB
+    return f"{size:.2f}" if size >= 0.1 else f"{size:.2g}"
 
 
 def format_rate(bytes_per_s: float) -> str:
