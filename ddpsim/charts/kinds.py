@@ -96,8 +96,8 @@ def _gain_chart(machine: str, rows: Sequence[Mapping[str, Any]], traces: Sequenc
         for way in ways
     )  # fmt: skip
     bounds = {row["trace"]: 100 * row["bound"] for row in rows}
-    oracle = ChartLine("oracle", tuple(ChartPoint(traces.index(t), bound) for t, bound in bounds.items()), "bound")
-    x, y = Axis("", ticks=categories(traces)), Axis("step saved over torch", "%", "90 % interval", level=0.0)
+    oracle = ChartLine("order known", tuple(ChartPoint(traces.index(t), bound) for t, bound in bounds.items()), "bound")
+    x, y = Axis("", ticks=categories(traces)), Axis("step saved over stock DDP", "%", "90 % interval", level=0.0)
     return Chart(machine, x, y, (*lines, oracle), apart=_GAINS_WIDTH / len(ways))
 
 

@@ -15,12 +15,12 @@ def ms(seconds: float | None) -> str | None:
 
 def ms_more(seconds: float) -> str:
     """Return milliseconds with their sign: `+1.25`."""
-    return f"{seconds * 1e3:+.2f}"
+    return f"{seconds * 1e3:+z.2f}"
 
 
 def percent(ratio: float | None, signed: bool = False) -> str | None:
     """Return a ratio in percent: `7.5 %`, `+7.5 %`."""
-    return None if ratio is None else f"{ratio * 100:{'+' if signed else ''}.1f} %"
+    return None if ratio is None else f"{ratio * 100:{'+' if signed else ''}z.1f} %"
 
 
 def mib(size_bytes: int) -> str:

@@ -167,7 +167,7 @@ def cell(key: str, value: object) -> str | None:
     if not isinstance(value, int | float) or key in _COUNTS:
         return str(value)
     if key == "cost" or any(word in key.split("_") for word in _SHARES):
-        return f"{100 * value:.1f} %"
+        return f"{100 * value:z.1f} %"
     if key in _LONG:
         return f"{value / 3600:.4g}"
     if key.endswith("_s") and not key.endswith("_per_s"):

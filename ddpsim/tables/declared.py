@@ -270,7 +270,14 @@ _OF_A_STEP = (
     DeclaredColumn("policy", "When buckets are rebuilt.", words=True, place=True),
     DeclaredColumn("predictor", "What tells the next order.", words=True, place=True),
     DeclaredColumn("predicted_gain", "Share of the present step that is saved.", form=_signed),
-    DeclaredColumn("tau", "Kendall's tau of the order that was expected and the one that came.", form="{:.2f}".format),
+    DeclaredColumn("oracle_s", "A step of buckets rebuilt for nothing in an order known in advance.", "order known"),
+    DeclaredColumn("rebuilt_once_s", "A step of buckets rebuilt once, after the first backward.", "rebuilt once"),
+    DeclaredColumn("torch_s", "A step of stock DDP.", "stock DDP"),
+    DeclaredColumn("regret", "How much longer than where the order is known.", "over order known"),
+    DeclaredColumn("bound", "What would be saved of stock DDP's step were the order known.", "at most"),
+    DeclaredColumn("tau", "Kendall's tau of the order that was expected and the one that came.", "Kendall's tau",
+                   form="{:.2f}".format),
+    DeclaredColumn("held_back_s", "How long complete buckets wait for one before them.", "held back"),
 )  # fmt: skip
 
 DECLARED: Mapping[str, DeclaredColumn] = {**COLUMNS, **{each.name: each for each in _OF_A_STEP}}
