@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_outputs, deliver, plot_option
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note
-from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
 from ddpsim.options.text import counts
@@ -63,8 +62,7 @@ def calibrate(
     from ddpsim.measured import read_tables
     from ddpsim.topology.spec import load_topology
 
-    check_destination(arguments.out, as_json=output.as_json)
-    check_destination(arguments.plot)
+    check_outputs(output, out=arguments.out, plot=arguments.plot)
     files = [read_tables(path) for path in arguments.measured]
     tables = [table for held in files for table in held]
     node_counts = None if arguments.nodes is None else counts(arguments.nodes, "nodes", "1,2")

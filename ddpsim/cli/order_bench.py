@@ -12,10 +12,9 @@ import typer
 
 from ddpsim import shipped
 from ddpsim.cli.constants import ConstantOptions
-from ddpsim.cli.destination import check_destination
+from ddpsim.cli.destination import check_destination, plot_option
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note
-from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.text import numbers
@@ -86,7 +85,7 @@ def order_bench(
     """Replay order traces under order policies, with what conferring and rebuilding cost.
 
     `order known` is a step whose next order is known in advance and whose buckets are rebuilt for nothing; stock DDP
-    rebuilds once, or never where gradients are missing. Intervals are of 90 %. Kendall's tau compares the order that was
+    rebuilds once, or never where gradients are missing. Intervals are of 90 %. Kendall's tau compares the order
     expected with the one that came, unused parameters counted: 1 the same, 0 unrelated, -1 reversed.
     """
     check_destination(arguments.plot)
