@@ -91,5 +91,5 @@ def addresses(page: str) -> list[str]:
     """Return what the page names for a browser to fetch or go to."""
     root = parse(page)
     everything = [e for tag in ("a", "link", "script", "img", "iframe", "form", "use", "image") for e in root.all(tag)]
-    names = ("href", "src", "action", "xlink:href", "data")
+    names = ("href", "src", "action", "data")
     return [str(e.attributes[name]) for e in everything for name in names if e.attributes.get(name)]

@@ -21,6 +21,7 @@ from ddpsim.cli.options import PlanFile, SweptCaps, parse_swept_caps, read_plan,
 from ddpsim.cli.output import Output, note_all
 from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Section
+from ddpsim.tables import text_of
 from ddpsim.tables.cells import ms, percent
 from ddpsim.units import format_count
 
@@ -242,16 +243,14 @@ def _write(running: Run, out: Path) -> tuple[dict[str, Any], Callable[[], str]] 
 
 
 def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
-    from ddpsim.trace.tables import MEASURED_BUCKETS, bucket_table, parts_table
+    from ddpsim.trace.tables import parts_table
 
-    parts, buckets = parts_table(summary).text("  "), bucket_table(summary.buckets, MEASURED_BUCKETS).text()
-    name = (
-        f"{running.subject.model.name}, {format_count(running.world_size, 'rank')}, {running.settings.carried_out_by}"
-    )
+    parts, buckets = parts_table(summary).text("  "), text_of("run: buckets", [b.document() for b in summary.buckets])
+    named = running.subject.model.name, format_count(running.world_size, "rank"), running.settings.carried_out_by
     steps = "".join(f"{line}\n" for line in step_line(running.settings, summary.iteration_s))
     share, hidden = percent(stamping_s / summary.iteration_s), percent(summary.overlap_ratio) or "-"
     return (
-        f"{name}: {ms(summary.iteration_s)} ms a step{statistic(summary)}, overlap {hidden}; "
+        f"{', '.join(named)}: {ms(summary.iteration_s)} ms a step{statistic(summary)}, overlap {hidden}; "
         f"stamping cost {share} of it\n{steps}\n{parts}\n\n{buckets}\n\nwritten to {out}"
     )
 

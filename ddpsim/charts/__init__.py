@@ -1,14 +1,19 @@
 """Charts and timelines as data: axes with units, series, bands and marks, whatever they are drawn with.
 
-`ddpsim.plots` writes them as PNG with matplotlib, `ddpsim.report` as SVG inside a page.
+`ddpsim.plots` draws them with matplotlib: as PNG, or as SVG inside a page.
 """
 
-from ddpsim.charts.caps import CapCurve, cap_charts
-from ddpsim.charts.gains import gain_charts
-from ddpsim.charts.measured import measured_chart
+from ddpsim.charts.kinds import (
+    CapCurve,
+    Step,
+    cap_charts,
+    gain_charts,
+    measured_chart,
+    size_chart,
+    sort_values,
+    step_charts,
+)
 from ddpsim.charts.model import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar, categories
-from ddpsim.charts.sizes import size_chart
-from ddpsim.charts.steps import Step, sort_values, step_charts
 
 __all__ = [
     "Axis",

@@ -13,8 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from ddpsim.cli.flags import error_in_flags, find_command, flags_of
-from ddpsim.cli.plain_values import PlainHelp, take_plain_values
-from ddpsim.cli.sections import SectionedCommand
+from ddpsim.cli.sections import PlainHelp, SectionedCommand, take_plain_values
 from ddpsim.cli.streams import guard_streams
 from ddpsim.cli.usage import INTERRUPTED, USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError

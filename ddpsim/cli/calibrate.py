@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_outputs, deliver, plot_option
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note
-from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
 from ddpsim.options.text import counts
-from ddpsim.tables import Column, ResultTable
+from ddpsim.tables import table_of
 from ddpsim.tables.cells import percent
 from ddpsim.units import format_count
 
 if TYPE_CHECKING:
-    from ddpsim.calibrating.calibrate import CalibrationReport, CalibrationRow
+    from ddpsim.calibrating.calibrate import CalibrationReport
     from ddpsim.collectives.constant import Constant
 
 
@@ -63,8 +62,7 @@ def calibrate(
     from ddpsim.measured import read_tables
     from ddpsim.topology.spec import load_topology
 
-    check_destination(arguments.out, as_json=output.as_json)
-    check_destination(arguments.plot)
+    check_outputs(output, out=arguments.out, plot=arguments.plot)
     files = [read_tables(path) for path in arguments.measured]
     tables = [table for held in files for table in held]
     node_counts = None if arguments.nodes is None else counts(arguments.nodes, "nodes", "1,2")
@@ -135,13 +133,23 @@ _MOST_ROWS = 24
 def _text(report: CalibrationReport, *, details: bool) -> str:
     """Return how well the constants fit, measured beside fitted times, and the constants: priors only with details."""
     every = tuple(report.calibration.constants.values())
-    shown = [constant for constant in every if details or constant.fitted]
+    shown = [
+        {
+            "constant": each.name,
+            "value": f"{each.value:.4g}",
+            "unit": "" if each.unit == "1" else each.unit,
+            "spread": None if each.log_std is None else f"x/÷ {exp(each.log_std):.2f}",
+            "origin": _origin(report, each),
+        }
+        for each in every
+        if details or each.fitted
+    ]
     lines = [
         _summary(report),
         "",
         *_rows(report, details=details),
         "",
-        ResultTable.of(_constants(report), shown).text(),
+        table_of("", shown).text(),
     ]
     if left := len(every) - len(shown):
         lines.append(f"{format_count(left, 'constant')} keep their documented default; -v lists them")
@@ -159,30 +167,21 @@ def _summary(report: CalibrationReport) -> str:
 
 def _rows(report: CalibrationReport, *, details: bool) -> list[str]:
     """Return the table of measured and fitted times, of many rows those farthest off."""
-    rows, columns = list(report.rows), list(_TIMES)
-    if len({row.table for row in rows}) > 1:
-        columns.insert(0, Column("table", lambda row: row.table.rpartition("/")[2], words=True))
+    rows = list(report.rows)
+    several = len({row.table for row in rows}) > 1
     note = []
     if not details and len(rows) > _MOST_ROWS:
         farthest = sorted(rows, key=lambda row: -abs(log(row.fitted_s / row.measured_s)))[:_MOST_ROWS]
         note = [f"the {_MOST_ROWS} farthest off of {len(rows)} rows; -v and --json have all"]
         rows = [row for row in rows if row in farthest]
-    return [ResultTable.of(columns, rows).text(), *note]
-
-
-_TIMES: tuple[Column[CalibrationRow], ...] = (
-    Column("bytes", lambda row: row.size_bytes),
-    Column("measured us", lambda row: f"{row.measured_s * 1e6:.1f}"),
-    Column("fitted us", lambda row: f"{row.fitted_s * 1e6:.1f}"),
-    Column("error", lambda row: percent(row.fitted_s / row.measured_s - 1, signed=True)),
-)
-
-
-def _constants(report: CalibrationReport) -> list[Column[Constant]]:
-    return [
-        Column("constant", lambda each: each.name, words=True),
-        Column("value", lambda each: f"{each.value:.4g}"),
-        Column("unit", lambda each: "" if each.unit == "1" else each.unit, words=True),
-        Column("spread", lambda each: None if each.log_std is None else f"x/÷ {exp(each.log_std):.2f}"),
-        Column("origin", lambda each: _origin(report, each), words=True),
+    shown = [
+        {
+            **({"table": row.table.rpartition("/")[2]} if several else {}),
+            "bytes": row.size_bytes,
+            "measured_us": row.measured_s * 1e6,
+            "fitted_us": row.fitted_s * 1e6,
+            "error": row.fitted_s / row.measured_s - 1,
+        }
+        for row in rows
     ]
+    return [table_of("", shown).text(), *note]

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.constants import ConstantOptions
-from ddpsim.cli.destination import check_destination
+from ddpsim.cli.destination import check_destination, plot_option
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName
 from ddpsim.cli.output import Output, note, table
-from ddpsim.cli.pictures import plot_option
 from ddpsim.errors import InputError
 from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.tables.cells import percent

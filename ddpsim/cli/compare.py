@@ -12,13 +12,18 @@ import typer
 
 from ddpsim.cli.comparison_text import text
 from ddpsim.cli.constants import ConstantOptions
-from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
+from ddpsim.cli.destination import (
+    STANDARD_OUTPUT,
+    ReportFile,
+    check_outputs,
+    command_line,
+    deliver_report,
+    plot_option,
+)
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, Schemes, SweptCaps, parse_swept_caps
 from ddpsim.cli.output import TableOutput, note
-from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError, list_few
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.exclusions import refuse_excluded
@@ -126,9 +131,7 @@ def compare(
     from ddpsim.planning.prices import machine_names, prices_of, read_prices
     from ddpsim.topology.spec import load_topology
 
-    check_destination(arguments.out, as_json=output.as_json)
-    check_destination(arguments.plot)
-    check_report(arguments.report, output, {"-o": arguments.out, "--plot": arguments.plot})
+    check_outputs(output, out=arguments.out, plot=arguments.plot, report=arguments.report)
     bound = share(arguments.efficiency, "efficiency")
     goal = _goal(arguments.deadline, arguments.samples_per_second, arguments.samples_per_epoch, arguments.epochs)
     machines = [(name, load_topology(name)) for name in arguments.topology]

@@ -1,14 +1,22 @@
-"""Where -o leads: a file, what a link or a device stands for, or standard output for `-`."""
+"""Where a command writes: -o, --plot and --report, to a file, what a link or a device stands for, or `-`."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ddpsim.cli.output import note
+import typer
+
+from ddpsim.cli.output import Output, note
 from ddpsim.errors import InputError
+from ddpsim.options.option import Section
+
+if TYPE_CHECKING:
+    from ddpsim.report import Report
 
 STANDARD_OUTPUT = "-"
 _PAGE = b"<!doctype html>"
@@ -79,3 +87,59 @@ def deliver(path: str | Path, content: str) -> None:
         sys.stdout.flush()
     else:
         write_whole(path, encode_text(content, path))
+
+
+def plot_option(help_text: str) -> Any:
+    """Return the option `--plot FILE.png`; any other ending is refused before the command starts."""
+    return typer.Option("--plot", metavar="FILE.png", help=help_text, callback=_png)
+
+
+def _png(path: str | None) -> str | None:
+    if path is not None and PurePath(path).suffix.lower() != ".png":
+        raise InputError(f"{path!r} does not end in .png", place="plot", remedy="pictures are PNG: name it FILE.png")
+    return path
+
+
+_REPORT = "--report"
+
+ReportFile = Annotated[
+    str | None,
+    typer.Option(
+        _REPORT,
+        metavar="FILE.html",
+        help="Write a page that opens offline: verdict, tables, curves, timeline, sources; - is standard output.",
+    ),
+    Section.OUTPUT,
+]
+
+
+def check_outputs(
+    output: Output, *, out: str | None = None, plot: str | None = None, report: str | None = None
+) -> None:
+    """Refuse what cannot be written, before any work is done for it: a file of -o, a picture, a report.
+
+    Raises:
+        InputError: as `check_destination`, and a report in one file with another document, or on standard output too.
+    """
+    check_destination(out, as_json=output.as_json)
+    check_destination(plot)
+    if report is not None:
+        check_apart(report, _REPORT, {"-o": out, "--plot": plot})
+        check_destination(report, as_json=output.as_json, option=_REPORT)
+
+
+def deliver_report(path: str | None, make: Callable[[Any], Report]) -> None:
+    """Write the report that `make` returns, given the module `ddpsim.report`, as a page; nothing without a path."""
+    if path is None:
+        return
+    from ddpsim import report
+
+    deliver(path, report.render(make(report)))
+    if path != STANDARD_OUTPUT:
+        note(f"wrote {path}")
+
+
+def command_line(context: typer.Context) -> str:
+    """Return the command that runs, as it would be typed."""
+    given: Sequence[str] = context.find_root().obj or ()
+    return shlex.join(["ddpsim", *given])

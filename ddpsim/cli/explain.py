@@ -9,11 +9,10 @@ from typing import Annotated
 
 import typer
 
-from ddpsim.cli.destination import STANDARD_OUTPUT
+from ddpsim.cli.destination import STANDARD_OUTPUT, ReportFile, check_outputs, command_line, deliver_report
 from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.flags import flags_of, told_in_flags
 from ddpsim.cli.output import Output, note
-from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
 from ddpsim.explaining.given import RunFacts
 from ddpsim.workers.asked import FEW, Workers
@@ -55,7 +54,7 @@ def explain(
     from ddpsim.explaining.tuned import is_tuning
     from ddpsim.workload.files import load_workload
 
-    check_report(arguments.report, output, {})
+    check_outputs(output, report=arguments.report)
     if is_tuning(arguments.traces):
         _print_tuned(arguments.traces, output, refused=arguments.report is not None or arguments.against is not None)
         return
@@ -98,11 +97,11 @@ def _print_tuned(folder: str, output: Output, *, refused: bool) -> None:
     Raises:
         InputError: options that a tuner's folder has no use for.
     """
-    from ddpsim.cli.tuning_text import text
+    from ddpsim.cli.explain_text import tuning_text
     from ddpsim.explaining.tuned import read_tuning
 
     if refused:
         remedy = "leave them out, or give the folder of a trace"
         raise InputError("a tuner's folder takes neither --report nor --against", place=folder, remedy=remedy)
     tuning = read_tuning(folder)
-    output.emit(tuning.document(), lambda: text(tuning))
+    output.emit(tuning.document(), lambda: tuning_text(tuning))

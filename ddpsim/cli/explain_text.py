@@ -1,14 +1,17 @@
-"""What `ddpsim explain` prints: the answer first, then the step, its prediction, collectives and ranks."""
+"""What `ddpsim explain` prints: the answer, then the step, its prediction, collectives, ranks; or a tuner's rounds."""
 
 from __future__ import annotations
 
 from ddpsim.cli.output import first_rows
+from ddpsim.doctor.other_work import OtherWork
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.tables import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS, describe_collective_times
+from ddpsim.explaining.tuned import Tuning, TuningRound
 from ddpsim.prediction.path import format_helps_most
-from ddpsim.tables import break_line
-from ddpsim.units import format_count, format_time
+from ddpsim.tables import break_line, table_of
+from ddpsim.tables.cells import ms, percent
+from ddpsim.units import format_bandwidth, format_count, format_time
 from ddpsim.workload.kineto.steps import describe_accumulation
 
 _SHOWN = 24
@@ -115,3 +118,38 @@ def _ranks(found: Explanation) -> str:
 
 def _advice(found: Explanation) -> str:
     return "\n".join(break_line(f"- {line}") for line in found.advice)
+
+
+def tuning_text(tuning: Tuning) -> str:
+    """Return a tuner's page as text, its rounds in their order."""
+    return "\n\n".join(_tuning_round(number, each) for number, each in enumerate(tuning.rounds, 1))
+
+
+def _tuning_round(number: int, told: TuningRound) -> str:
+    lines = [
+        f"round {number}, from step {told.first_step}: {told.reason}",
+        f"kept     {told.kept}{_kept_step(told.kept_step_s)}",
+        f"before   {told.present}{_kept_step(told.present_step_s)}",
+        f"cost     {_cost(told)}",
+    ]
+    if told.latency_s is not None:
+        rate = "" if told.bandwidth is None else f" and {format_bandwidth(told.bandwidth)}"
+        probes = f", {format_count(told.probed, 'probing plan')}" if told.probed else ""
+        lines.append(f"measured allreduces of {format_time(told.latency_s)}{rate}{probes}")
+    other = OtherWork.read(told.model_dump(include={"other_work_processors", "processors"}))
+    lines += [] if other is None else [f"note     {line}" for line in other.notes()]
+    if told.plans:
+        lines += ["", table_of("tuning", [each.model_dump() for each in told.plans]).text()]
+    return "\n".join(lines)
+
+
+def _kept_step(seconds: float | None) -> str:
+    return "" if seconds is None else f", {format_time(seconds)} a step"
+
+
+def _cost(told: TuningRound) -> str:
+    share = ""
+    if told.present_step_s and told.steps:
+        share = f", {percent(told.lost_s / (told.steps * told.present_step_s))} of their time"
+    own = f"{ms(told.own_s)} ms of it between steps"
+    return f"{format_count(told.steps, 'step')}, {ms(told.lost_s)} ms lost to the search{share}, {own}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddpsim.cli.output import table
+from ddpsim.tables import table_of
 from ddpsim.tables.cells import ms, percent
 
 if TYPE_CHECKING:
@@ -23,18 +23,17 @@ def format_first(first: FirstIterations) -> str:
             f"broadcast from rank 0 in {pieces}"
         )
     rows = [
-        (
-            f"{each.simulated.index} (rebuilt)" if each.rebuilt else each.simulated.index,
-            each.buckets,
-            ms(each.simulated.iteration_s),
-            ms(each.steady_s),
-            ms(each.simulated.exposed_comm_s),
-            ms(each.simulated.ddp_overhead_s),
-        )
+        {
+            "iteration": f"{each.simulated.index}{' (rebuilt)' if each.rebuilt else ''}",
+            "buckets": each.buckets,
+            "time_s": each.simulated.iteration_s,
+            "steady-state ms": ms(each.steady_s),
+            "exposed_comm_s": each.simulated.exposed_comm_s,
+            "ddp_overhead_s": each.simulated.ddp_overhead_s,
+        }
         for each in first.iterations
     ]
-    head = ("iteration", "buckets", "ms", "steady-state ms", "exposed communication", "DDP overhead")
-    lines += ["", table(head, rows), "", _format_steady(first)]
+    lines += ["", table_of("", rows).text(), "", _format_steady(first)]
     return "\n".join(lines).strip()
 
 

@@ -12,26 +12,20 @@ import typer
 
 from ddpsim import shipped
 from ddpsim.cli.constants import ConstantOptions
-from ddpsim.cli.destination import check_destination
+from ddpsim.cli.destination import check_destination, plot_option
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import Output, note, table
-from ddpsim.cli.pictures import plot_option
+from ddpsim.cli.output import Output, note
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.text import numbers
 from ddpsim.order.consensus import Consensus
-from ddpsim.tables.cells import ms, percent
+from ddpsim.tables import table_of
 
 if TYPE_CHECKING:
-    from ddpsim.orderbench import OrderBenchRow
     from ddpsim.workload.order_trace import OrderTrace
 
 PREDICTORS = ("last", "mean", "exponential", "branch", "context")
 POLICIES = ("once", "drift:0.95:20", "drift:1:1")
-_HEADER = (
-    "trace", "machine", "policy", "predictor", "step ms", "oracle", "once", "torch", "regret", "gain", "of at most",
-    "tau", "held back ms", "rebuilds",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +71,9 @@ class OrderBenchArguments:
     ] = False
     steps: Annotated[int, typer.Option(min=5, metavar="N", help="Steps of each trace, from its first.")] = 100
     seed: Annotated[int, typer.Option(min=0, metavar="S", help="Of the intervals' draws.")] = 0
-    plot: Annotated[str | None, plot_option("Draw what each gains over torch, beside what an oracle would.")] = None
+    plot: Annotated[
+        str | None, plot_option("Draw what each saves over stock DDP, beside what were saved if the order were known.")
+    ] = None
 
 
 @expand
@@ -88,8 +84,9 @@ def order_bench(
 ) -> None:
     """Replay order traces under order policies, with what conferring and rebuilding cost.
 
-    The oracle knows the next order and rebuilds for nothing; torch rebuilds once, or never where gradients are missing.
-    Intervals are of 90 %. Kendall's tau is of what was expected and what came, unused parameters counted.
+    `order known` is a step whose next order is known in advance and whose buckets are rebuilt for nothing; stock DDP
+    rebuilds once, or never where gradients are missing. Intervals are of 90 %. Kendall's tau compares the order
+    expected with the one that came, unused parameters counted: 1 the same, 0 unrelated, -1 reversed.
     """
     check_destination(arguments.plot)
     from ddpsim.orderbench import Bench, BenchMachine, bench
@@ -110,14 +107,13 @@ def order_bench(
         find_unused_parameters=arguments.find_unused_parameters,
         seed=arguments.seed,
     )
-    rows = list(bench(asked, Progress("order-bench: rows")))
-    documents = [row.document() for row in rows]
+    documents = [row.document() for row in bench(asked, Progress("order-bench: rows"))]
     if arguments.plot:
         from ddpsim.plots import plot_gains
 
         plot_gains(documents, arguments.plot)
         note(f"wrote {arguments.plot}")
-    output.emit({"rows": documents}, lambda: _text(rows))
+    output.emit({"rows": documents}, lambda: table_of("order-bench", documents).text())
 
 
 def _traces(given: str | None, drawn: Sequence[str]) -> list[OrderTrace]:
@@ -159,20 +155,3 @@ def _consensus(text: str) -> Consensus:
         if text == known:
             return known
     raise UnknownNameError.among("consensus", text, CONSENSUS, place="consensus")
-
-
-def _text(rows: Sequence[OrderBenchRow]) -> str:
-    lines = [
-        (
-            row.trace, row.machine, row.policy, row.predictor,
-            ms(row.step_s), ms(row.oracle_s), ms(row.rebuilt_once_s), ms(row.torch_s),
-            _interval(row.regret, row.regret_low, row.regret_high), _interval(row.gain, row.gain_low, row.gain_high),
-            percent(row.bound), None if row.tau is None else f"{row.tau:.2f}", ms(row.held_back_s), row.rebuilds,
-        )
-        for row in rows
-    ]  # fmt: skip
-    return table(_HEADER, lines, left=(0, 1, 2, 3))
-
-
-def _interval(middle: float, low: float, high: float) -> str:
-    return f"{percent(middle)} ({100 * low:.1f} to {100 * high:.1f})"

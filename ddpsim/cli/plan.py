@@ -12,15 +12,20 @@ import typer
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.cli.constants import ConstantOptions
-from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.destination import (
+    STANDARD_OUTPUT,
+    check_outputs,
+    command_line,
+    deliver,
+    deliver_report,
+)
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.options import parse_swept_caps
 from ddpsim.cli.output import TableOutput, note
 from ddpsim.cli.plan_arguments import PlanArguments
-from ddpsim.cli.plan_text import text
+from ddpsim.cli.plan_text import scheme_text, search_text, text
 from ddpsim.cli.predict import warn_of_pace
-from ddpsim.cli.reporting import check_report, command_line, deliver_report
 from ddpsim.cli.search import document_of, run_searches, space_of, without_search
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
@@ -63,9 +68,7 @@ def plan(
     from ddpsim.topology.spec import load_topology
     from ddpsim.units import parse_size
 
-    check_destination(arguments.out, as_json=output.as_json)
-    check_destination(arguments.plot)
-    check_report(arguments.report, output, {"-o": arguments.out, "--plot": arguments.plot})
+    check_outputs(output, out=arguments.out, plot=arguments.plot, report=arguments.report)
     if arguments.memory_limit is not None:
         options = replace(options, memory_limit_bytes=parse_size(arguments.memory_limit, "memory_limit"))
     models = _name_models([Model.of(name, options) for name in arguments.workload])
@@ -73,8 +76,6 @@ def plan(
     node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
     places = places_of([load_topology(name) for name in arguments.topology], node_counts)
     if arguments.search:
-        from ddpsim.cli.search_text import text as search_text
-
         searches = _search(arguments, models, places, options, given, by)
         found = [report for each in searches.values() for report in each]
         output.emit_rows(
@@ -193,8 +194,6 @@ def _choose_schemes(schemes: str, jobs: Mapping[str, Sequence[Job]], by: Workers
 
 def _emit_schemes(reports: Mapping[str, SchemeReport], output: TableOutput) -> None:
     """Print the reports, by workload."""
-    from ddpsim.cli.scheme_text import text as scheme_text
-
     told = set[str]()
     for report in reports.values():
         for choice in report.choices:

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ddpsim.cli.destination import ReportFile, plot_option
 from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, PlanFile, Schemes, SweptCaps
-from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.reporting import ReportFile
 from ddpsim.options.option import Section
 
 

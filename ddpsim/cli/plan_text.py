@@ -1,17 +1,20 @@
-"""A plan as text: a table and the lines to paste; with details also where a gain comes from and what bytes go by."""
+"""What `ddpsim plan` prints: each row's plan and what it gains, schemes side by side, or what a search found."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.breakdown import step_line
-from ddpsim.tables import break_line, text_of
-from ddpsim.units import format_count
+from ddpsim.tables import break_line, list_shown, text_of
+from ddpsim.units import GIB, format_count, format_time
 
 if TYPE_CHECKING:
+    from ddpsim.planning.by_scheme import SchemeChoice, SchemeReport
     from ddpsim.planning.rows import PlanReport, PlanRow
+    from ddpsim.planning.search_report import SearchReport
     from ddpsim.prediction.prediction import Prediction
+
 
 _TENTH = 0.1
 """Share of a saving from which a part of it is told; chosen by hand."""
@@ -179,3 +182,107 @@ def _places(predictions: Sequence[Prediction]) -> str:
     return ", ".join(
         f"{name} ({', '.join(counts)} node{'' if counts == ['1'] else 's'})" for name, counts in machines.items()
     )
+
+
+def scheme_text(report: SchemeReport, asked: Sequence[str] = ()) -> str:
+    """Return the report as a table, of the columns `asked` where there are some, and what is advised."""
+    lines = [text_of("plan --schemes", [row.describe() for row in report.rows], asked), ""]
+    lines += [line for choice in report.choices for line in _scheme_advice(choice)]
+    return "\n".join([*lines, "", *_scheme_verdict(report)])
+
+
+def _scheme_verdict(report: SchemeReport) -> Iterator[str]:
+    """Yield where most samples a second are trained, and which machines that is not said of, and why."""
+    from ddpsim.planning.ranking import describe_borrowed, list_unranked
+
+    if (best := report.best) is not None:
+        where = f"{best.prediction.topology.name}, {format_count(best.prediction.nodes, 'node')}, {best.scheme}"
+        unfit = "" if best.fits is not False else ", which does NOT fit in GPU memory, as nothing here does"
+        yield f"highest throughput: {where}{unfit}"
+    yield from describe_borrowed(choice.best.prediction for choice in report.choices)
+    for why, found in list_unranked(choice.best.prediction for choice in report.choices):
+        yield f"not ranked: {', '.join(dict.fromkeys(each.topology.name for each in found))}: {why}"
+
+
+def _scheme_advice(choice: SchemeChoice) -> Iterator[str]:
+    from ddpsim.planning.worth import format_gain
+
+    best = choice.best
+    where = f"on {best.prediction.topology.name}, {format_count(best.prediction.nodes, 'node')}"
+    others = [row for row in choice.rows if row.scheme != best.scheme]
+    trial = "" if choice.trial is None else f"; {choice.trial}"
+    if not choice.keep_ddp:
+        gain = format_gain(best.gain, best.gain_low, best.gain_high, "shorter step than with DDP ")
+        yield f"{where}: use {best.scheme}, {gain}{trial}"
+    elif trial or not others:
+        yield f"{where}: keep DDP{trial}"
+    else:
+        most = max(others, key=lambda row: row.gain)
+        unfit = {False: ", and does NOT fit", None: ", and may not fit" if most.may_not_fit else ""}.get(most.fits, "")
+        gain = format_gain(most.gain, most.gain_low, most.gain_high, "of the step saved ")
+        yield f"{where}: keep DDP; the best alternative is {most.scheme}, {gain}{unfit}"
+
+
+_PLAIN = "plain DDP"
+"""What DDP at torch's defaults is called, with the workload's own batch and all layers on every rank."""
+
+
+def search_text(report: SearchReport, asked: Sequence[str] = ()) -> str:
+    """Return the report as a table, of the columns `asked` where there are some, and what is to be said beside it."""
+    best, chosen = report.best, (*report.rows, *report.may_not_fit)[0].plan.chosen
+    records, beside = report.describe(*report.rows), report.describe(*report.may_not_fit)
+    if not isinstance(report.plain, str):
+        (plain,) = report.describe(report.plain)
+        records.append({**plain, "scheme": _PLAIN, "gain_over_plain_ddp": None})
+    names = asked or list_shown("plan --search", [*records, *beside])
+    where = f"{chosen.topology.name}, {format_count(chosen.nodes, 'node')}"
+    lines = [
+        f"{report.name} on {where}: {format_count(report.global_batch_size, 'sample')} a step",
+        "",
+        text_of("plan --search", records, names),
+        "",
+        *(["may not fit:", text_of("plan --search", beside, names), ""] if beside else []),
+        *_plain_ddp(report),
+        *(["best: none is sure to fit"] if best is None else [f"best: {best.candidate}", f"    {best.plan.advice}"]),
+    ]
+    if report.trial is not None:
+        lines += [break_line(f"{report.trial}:"), f"    {report.trial.torch}"]
+    for row in report.may_not_fit:
+        if best is None:
+            break
+        less = f"{100 * (1 - row.step_s[0] / best.step_s[0]):.1f} % shorter step than the best"
+        lines.append(break_line(f"faster, but may not fit: {row.candidate}, {less}"))
+    if report.within:
+        lines += ["as good within its uncertainty:", *(f"    {row.candidate}" for row in report.within)]
+    return "\n".join([*lines, *_ruled_out(report)])
+
+
+def _ruled_out(report: SearchReport) -> Iterator[str]:
+    """Yield how many candidates were looked at, and why the others are left."""
+    left = sum(each.count for each in report.ruled_out)
+    memory = (*report.rows, *report.may_not_fit)[0].plan.chosen.memory
+    room = None if memory is None or memory.capacity_bytes is None else memory.capacity_bytes / GIB
+    fitting = "" if room is None else f" for GPUs of {room:.1f} GiB"
+    candidates = f"{format_count(report.candidates, 'candidate')}{fitting}, {report.simulated} of them simulated"
+    yield f"{candidates}; {left} ruled out:"
+    for each in report.ruled_out:
+        why = each.reason if each.count == 1 else each.reason.replace("does not", "do not")
+        yield f"    {each.count} {why}" + (f": {each.example}" if each.example else "")
+
+
+def _plain_ddp(report: SearchReport) -> Iterator[str]:
+    """Yield what the best gains over DDP at torch's defaults, or why that is not told."""
+    from ddpsim.planning.worth import format_gain
+
+    if isinstance(report.plain, str):
+        yield break_line(f"{_PLAIN} cannot train it there: {report.plain}")
+        return
+    plain, best = report.plain, report.best
+    gain = None if best is None else report.gain_band_of(best)
+    memory = plain.plan.chosen.memory
+    fits = ", which does not fit" if memory is not None and memory.fits is False else ""
+    than = f"{_PLAIN}, {format_time(plain.step_s[0])} a step{fits}"
+    if gain is not None and gain[0] > 0:
+        yield f"the best has a {format_gain(*gain, 'shorter step ')} than {than}"
+    elif gain is not None:
+        yield f"no candidate that is sure to fit is sure to be faster than {than}"

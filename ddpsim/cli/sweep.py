@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpsim.cli.constants import ConstantOptions
-from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
+from ddpsim.cli.destination import (
+    STANDARD_OUTPUT,
+    ReportFile,
+    check_outputs,
+    command_line,
+    deliver_report,
+    plot_option,
+)
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.options import (
@@ -26,8 +33,6 @@ from ddpsim.cli.options import (
     refuse_beside_plan,
 )
 from ddpsim.cli.output import TableOutput, note
-from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section
 from ddpsim.options.text import counts
@@ -82,9 +87,7 @@ def sweep(
     from ddpsim.simulation.job import Job
     from ddpsim.topology.spec import load_topology
 
-    check_destination(arguments.out, as_json=output.as_json)
-    check_destination(arguments.plot)
-    check_report(arguments.report, output, {"-o": arguments.out, "--plot": arguments.plot})
+    check_outputs(output, out=arguments.out, plot=arguments.plot, report=arguments.report)
     refuse_beside_plan(arguments.plan, options, arguments.bucket_cap_mb)
     machine = load_topology(arguments.topology)
     asked = Model.of(arguments.workload, options)

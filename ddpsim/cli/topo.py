@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.channels import channels_document, channels_of, channels_text, trees_over, walks
-from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver, plot_option
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
-from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.transports import place_several, transports_of, transports_text
 from ddpsim.errors import InputError
 from ddpsim.options.text import indices

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
+from ddpsim.cli.destination import (
+    STANDARD_OUTPUT,
+    ReportFile,
+    check_outputs,
+    command_line,
+    deliver_report,
+    plot_option,
+)
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, first_rows, note, note_all
-from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
 from ddpsim.prediction.path import format_helps_most
 from ddpsim.tables.cells import percent
@@ -56,8 +61,7 @@ def validate(
     from ddpsim.trace.json import read_trace
     from ddpsim.validation.validate import validate as hold_against
 
-    check_destination(arguments.plot)
-    check_report(arguments.report, output, {"--plot": arguments.plot})
+    check_outputs(output, plot=arguments.plot, report=arguments.report)
     bound = None if arguments.max_error is None else _ratio(arguments.max_error)
     prediction, trace = load_prediction(arguments.predicted), read_trace(arguments.measured)
     try:

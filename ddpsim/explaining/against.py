@@ -12,8 +12,8 @@ from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.late import FEWEST, SHARE, SURE, standard_error
 from ddpsim.explaining.seen import PARTS, SeenRank
 from ddpsim.explaining.tables import CHANGES, MOVED, part_name
-from ddpsim.tables import Column, ResultTable
-from ddpsim.tables.cells import ms, ms_more, percent
+from ddpsim.tables import ResultTable, table_of
+from ddpsim.tables.cells import ms_more, percent
 from ddpsim.units import MIB, format_count, format_time
 
 
@@ -221,26 +221,30 @@ def _list_late(now: Explanation, then: Explanation) -> Iterator[str]:
 def _tables(since: RunComparison) -> dict[str, ResultTable]:
     """Return what changed since an earlier run, in the step and in collectives; a `?` marks what may be chance."""
     step_s = since.step.then_s
-    columns: tuple[Column[TimeChange], ...] = (
-        Column("part", lambda part: part.name if part is since.step else part_name(part.name), words=True),
-        Column("now ms", lambda part: ms(part.now_s)),
-        Column("before ms", lambda part: ms(part.then_s)),
-        Column("change", lambda part: f"{ms_more(part.change_s)}{'' if part.sure or not part.change_s else ' ?'}"),
-        Column("of the step before", lambda part: percent(part.change_s / step_s, True)),
-    )
-    shown = [part for part in (*since.parts, since.step) if part.now_s or part.then_s]
-    tables = {CHANGES: ResultTable.of(columns, shown)}
+    changes = [
+        {
+            "part": part.name if part is since.step else part_name(part.name),
+            "now_s": part.now_s,
+            "before_s": part.then_s,
+            "change": f"{ms_more(part.change_s)}{'' if part.sure or not part.change_s else ' ?'}",
+            "of the step before": percent(part.change_s / step_s, True),
+        }
+        for part in (*since.parts, since.step)
+        if part.now_s or part.then_s
+    ]
+    tables = {CHANGES: table_of("", changes)}
     if since.collectives:
-        tables[MOVED] = ResultTable.of(_MOVED, since.collectives)
+        moved = [
+            {
+                "collectives": name,
+                "count before": before.count,
+                "count now": now.count,
+                "waiting_before_s": before.wait_s,
+                "waiting_now_s": now.wait_s,
+                "wire_before_s": before.wire_s,
+                "wire_now_s": now.wire_s,
+            }
+            for name, before, now in since.collectives
+        ]
+        tables[MOVED] = table_of("", moved)
     return tables
-
-
-_MOVED: tuple[Column[tuple[str, OperationTotals, OperationTotals]], ...] = (
-    Column("collectives", lambda row: row[0], words=True),
-    Column("count before", lambda row: row[1].count),
-    Column("now", lambda row: row[2].count),
-    Column("waiting before ms", lambda row: ms(row[1].wait_s)),
-    Column("now", lambda row: ms(row[2].wait_s)),
-    Column("wire before ms", lambda row: ms(row[1].wire_s)),
-    Column("now", lambda row: ms(row[2].wire_s)),
-)

@@ -15,8 +15,8 @@ from ddpsim.explaining.recorder import RecorderDumps
 from ddpsim.explaining.seen import UNPREDICTED
 from ddpsim.explaining.splits import MedianSplit
 from ddpsim.explaining.tables import COLLECTIVES, PARTS, RANKS, part_name
-from ddpsim.tables import Column, ResultTable
-from ddpsim.tables.cells import mib, ms, ms_more, percent
+from ddpsim.tables import ResultTable, table_of
+from ddpsim.tables.cells import ms_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +148,15 @@ def _tables(found: Explanation) -> dict[str, ResultTable]:
     """Return the tables by their titles; of collectives and of several ranks only where there are any."""
     tables = {PARTS: _parts(found)}
     if found.splits:
-        # A column of which nothing is known is none.
-        tables[COLLECTIVES] = ResultTable.of(_COLLECTIVES, found.splits).known()
+        splits = [
+            {"collective": split.index, "gradients": split.parameters or None, **split.document()}
+            for split in found.splits
+        ]
+        tables[COLLECTIVES] = table_of("explain: collectives", splits)
     if found.excess_s:
-        tables[RANKS] = _ranks(found)
+        excess = {rank: {**phases, "all": sum(phases.values())} for rank, phases in found.excess_s.items()}
+        ranks = [{"rank": rank, **{p: ms_more(s) for p, s in each.items()}} for rank, each in excess.items()]
+        tables[RANKS] = table_of("", ranks)
     return tables
 
 
@@ -166,37 +171,14 @@ def _parts(found: Explanation) -> ResultTable:
         place, part_s = next((place, row[1]) for place, row in enumerate(rows, 1) if row[0] == part_name(part))
         if wait_s > 0:
             rows.insert(place, (f"  of which {waiting}", min(wait_s, part_s), None))
-    columns: tuple[Column[tuple[str, float, float | None]], ...] = (
-        Column("part", lambda row: row[0], words=True),
-        Column("traced ms", lambda row: ms(row[1])),
-        Column("share", lambda row: percent(row[1] / step_s)),
-        Column("predicted ms", lambda row: ms(row[2])),
-        Column("of the step", lambda row: None if row[2] is None else percent((row[2] - row[1]) / step_s, True)),
-    )
-    return ResultTable.of(columns, rows).known()
-
-
-_COLLECTIVES: tuple[Column[MedianSplit], ...] = (
-    Column("collective", lambda split: split.index),
-    Column("", lambda split: split.operation, words=True),
-    Column("gradients", lambda split: split.parameters or None),
-    Column("MiB", lambda split: mib(split.size_bytes)),
-    Column("ready ms", lambda split: ms(split.ready_s)),
-    Column("started", lambda split: ms(split.started_s)),
-    Column("finished", lambda split: ms(split.finished_s)),
-    Column("waiting", lambda split: ms(split.wait_s)),
-    Column("wire", lambda split: ms(split.wire_s)),
-    Column("last rank", lambda split: split.last_rank),
-)
-
-
-def _ranks(found: Explanation) -> ResultTable:
-    def phase(name: str) -> Column[int]:
-        return Column(name, lambda rank: ms_more(found.excess_s[rank][name]))
-
-    columns: list[Column[int]] = [
-        Column("rank", lambda rank: rank, words=True),
-        *(phase(name) for name in next(iter(found.excess_s.values()))),
-        Column("all", lambda rank: ms_more(sum(found.excess_s[rank].values()))),
+    shown = [
+        {
+            "part": part,
+            "traced_s": traced_s,
+            "share": traced_s / step_s,
+            "predicted_s": predicted_s,
+            "share_of_step": None if predicted_s is None else (predicted_s - traced_s) / step_s,
+        }
+        for part, traced_s, predicted_s in rows
     ]
-    return ResultTable.of(columns, list(found.excess_s))
+    return table_of("", shown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpsim.charts.caps import CapCurve, cap_charts
+from ddpsim.charts.kinds import CapCurve, cap_charts
 from ddpsim.charts.model import Chart
 from ddpsim.planning.rows import PlanRow
 from ddpsim.units import format_count

@@ -1,7 +1,8 @@
-"""Charts as PNG: panels beside each other, each with its legend where it covers nothing."""
+"""Charts drawn by matplotlib: as panels of one PNG, each with its legend, or each as SVG inside a page."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Literal
 from matplotlib.figure import Figure
 
 from ddpsim.charts.model import Axis, Chart, ChartLine, Style
-from ddpsim.plots.figure import MARKERS, label_logarithms, legend_below, legend_beside, save
+from ddpsim.plots.figure import MARKERS, label_logarithms, legend_below, legend_beside, save, svg_of
 
 _STAR = {"marker": "*", "markersize": 14, "markeredgecolor": "black", "markeredgewidth": 0.7, "linestyle": ""}
 _REPORTED = {**_STAR, "markersize": 13, "color": "gold", "zorder": 5}
@@ -22,6 +23,10 @@ _LEGIBLE = 2000
 """Between the ends of a logarithmic axis, up to which 2 and 5 of each power of ten are labelled too."""
 _LONG = 40
 """Characters of all labels of an axis from which they are written small, and of a line of a title."""
+_MOST_LABELS = 8
+"""Numbers beside each other that can be read; of more some stand for all."""
+_PAGE_INCHES = (5.3, 3.5)
+"""Of a chart in a page, which is scaled to the width that it has there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +61,33 @@ def save_charts(charts: Sequence[Chart], path: str | Path, layout: PictureLayout
             figure.add_subplot(rows, columns, number, sharey=panels[0] if panels and layout.share_y else None)
         )
         _draw(panels[-1], chart)
+        panels[-1].set_title("\n".join(wrap(chart.title, _LONG, break_long_words=False, break_on_hyphens=False)))
     # Where an axis ends, all panels that share it must have been drawn.
     for axes, chart in zip(panels, charts, strict=True):
-        _limit(axes, "x", chart.x)
-        _limit(axes, "y", chart.y)
-        _label(axes.xaxis, chart.x, axes.get_xlim())
-        _label(axes.yaxis, chart.y, axes.get_ylim())
-        if chart.x.is_log and chart.x.ticks:
-            axes.minorticks_off()
+        _end_axes(axes, chart)
         _legend(axes, chart, layout)
     save(figure, path)
+
+
+def draw_svg(chart: Chart) -> str:
+    """Return a chart as SVG in colours of a page's style sheet, for a page that has its title and legend.
+
+    Points tell their numbers on hover.
+    """
+    figure = Figure(figsize=_PAGE_INCHES, layout="constrained")
+    axes = figure.add_subplot()
+    _draw(axes, chart)
+    _end_axes(axes, chart)
+    return svg_of(figure, f"{chart.title}: {chart.y.label} over {chart.x.label}")
+
+
+def _end_axes(axes: Any, chart: Chart) -> None:
+    _limit(axes, "x", chart.x)
+    _limit(axes, "y", chart.y)
+    _label(axes.xaxis, chart.x, axes.get_xlim())
+    _label(axes.yaxis, chart.y, axes.get_ylim())
+    if chart.x.is_log and chart.x.ticks:
+        axes.minorticks_off()
 
 
 def _draw(axes: Any, chart: Chart) -> None:
@@ -78,11 +100,9 @@ def _draw(axes: Any, chart: Chart) -> None:
     for axis, rule in ((chart.y, axes.axhline), (chart.x, axes.axvline)):
         if axis.level is not None:
             rule(axis.level, color=_GREY, linestyle=":", linewidth=1.2, zorder=1.5)
-    axes.set(
-        title="\n".join(wrap(chart.title, _LONG, break_long_words=False, break_on_hyphens=False)),
-        xlabel=chart.x.label,
-        ylabel=chart.y.label,
-    )
+    # A name with two dollars is no formula.
+    axes.set_xlabel(chart.x.label, parse_math=False)
+    axes.set_ylabel(chart.y.label, parse_math=False)
     for side, axis in (("x", chart.x), ("y", chart.y)):
         if axis.is_log:
             getattr(axes, f"set_{side}scale")("log", base=2 if axis.scale == "log2" else 10)
@@ -103,8 +123,11 @@ def _limit(axes: Any, side: str, axis: Axis) -> None:
 def _label_ticks(axes: Any, side: str, axis: Axis) -> None:
     if axis.ticks:
         places, labels = zip(*axis.ticks, strict=True)
-        small = {"fontsize": "x-small"} if sum(map(len, labels)) > _LONG else {}
-        getattr(axes, f"set_{side}ticks")(places, labels, **small)
+        if len(labels) > _MOST_LABELS and labels[-1][-1:].isdigit():
+            every = math.ceil(len(labels) / _MOST_LABELS)
+            places, labels = places[::every], labels[::every]
+        size = "x-small" if sum(map(len, labels)) > _LONG else "medium"
+        getattr(axes, f"set_{side}ticks")(places, labels, fontsize=size, parse_math=False)
 
 
 def _label(axis: Any, of: Axis, ends: tuple[float, float]) -> None:
@@ -132,6 +155,7 @@ def _style(chart: Chart, line: ChartLine) -> dict[str, Any]:
         "linewidth": 1.3,
         "linestyle": "" if line.style == "dots" else "-",
         "markerfacecolor": "none" if line.style == "dots" else None,
+        "zorder": 2.1 if line.style == "dots" else 2,
     }
 
 
@@ -140,13 +164,24 @@ def _draw_line(axes: Any, chart: Chart, line: ChartLine) -> None:
     banded = [point.banded or (math.nan, math.nan) for point in line.points]
     is_banded = any(point.banded is not None for point in line.points)
     if is_banded and (line.whiskers or line.style == "dots"):
-        axes.errorbar(
-            places, values, yerr=_measure_whiskers(values, banded), label=line.label, capsize=3, elinewidth=1, **style
-        )
-        return
-    axes.plot(places, values, label=line.label, **style)
-    if is_banded:
-        axes.fill_between(places, *zip(*banded, strict=True), color=style["color"], alpha=0.15, linewidth=0)
+        whiskers = _measure_whiskers(values, banded)
+        drawn = axes.errorbar(places, values, yerr=whiskers, label=line.label, capsize=3, elinewidth=1, **style)[0]
+    else:
+        [drawn] = axes.plot(places, values, label=line.label, **style)
+        if is_banded:
+            axes.fill_between(places, *zip(*banded, strict=True), color=style["color"], alpha=0.15, linewidth=0)
+    drawn.set_gid(_tell(chart, line))
+
+
+def _tell(chart: Chart, line: ChartLine) -> str:
+    """Return what `svg_of` says of each point on hover."""
+    x, y = chart.x, chart.y
+    said = []
+    for point in line.points:
+        band = "" if point.banded is None else " ({:.4g} to {:.4g})".format(*point.banded)
+        name = point.label or line.label
+        said.append(f"{name}: {x.label} {x.text(point.x)}, {y.label} {y.text(point.y)}{band}")
+    return json.dumps(said)
 
 
 def _measure_whiskers(values: Sequence[float], banded: Sequence[tuple[float, float]]) -> list[list[float]]:
@@ -158,13 +193,13 @@ def _measure_whiskers(values: Sequence[float], banded: Sequence[tuple[float, flo
 def _draw_stars(axes: Any, chart: Chart, line: ChartLine) -> None:
     places, values = chart.places(line), [point.y for point in line.points]
     if not line.of:
-        axes.plot(places, values, label=line.label, **_REPORTED)
+        axes.plot(places, values, label=line.label, gid=_tell(chart, line), **_REPORTED)
         return
     colour = f"C{chart.colour(line) % 10}"
     banded = [point.banded or (point.y, point.y) for point in line.points]
-    axes.errorbar(
-        places, values, yerr=_measure_whiskers(values, banded), color=colour, zorder=4 + chart.colour(line), **_STAR
-    )
+    above = 4 + chart.colour(line)
+    drawn = axes.errorbar(places, values, yerr=_measure_whiskers(values, banded), color=colour, zorder=above, **_STAR)
+    drawn[0].set_gid(_tell(chart, line))
 
 
 def _draw_bounds(axes: Any, chart: Chart, line: ChartLine) -> None:

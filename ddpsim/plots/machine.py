@@ -1,16 +1,16 @@
-"""A machine's graph: sockets on top, switches, devices, then what joins them."""
+"""A machine's graph: sockets on top, switches, devices, then what joins them; below it its rings and trees."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from math import cos, pi, sin
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from ddpsim.plots.figure import save
-from ddpsim.plots.rings import draw_rings, number_of
-from ddpsim.plots.trees import draw_trees
 from ddpsim.topology.declared import rejoin
 from ddpsim.topology.graph import Link, Topology
 from ddpsim.topology.node import VertexKind
@@ -64,9 +64,9 @@ def plot_topology(
         axes.set_axis_off()
         for row, (title, each) in enumerate(shown.get(group.template.name, {}).items(), 1):
             nics = {nic.name for nic in group.template.nics}
-            draw_rings(figure.add_subplot(grid[row, column]), each, nics, title)
+            _draw_rings(figure.add_subplot(grid[row, column]), each, nics, title)
     if trees:
-        draw_trees(figure.add_subplot(grid[-1, :]), trees)
+        _draw_trees(figure.add_subplot(grid[-1, :]), trees)
     save(figure, path)
 
 
@@ -122,7 +122,7 @@ def _places(links: Sequence[Link]) -> dict[str, tuple[float, float]]:
     vertices = sorted(kinds)
     devices = [v for v in vertices if kinds[v] not in _ROWS]
     above = {v: sorted(link.target for link in links if link.source == v and link.target in vertices) for v in devices}
-    order = sorted(devices, key=lambda v: (_find_first(above[v], kinds), number_of(v), v))
+    order = sorted(devices, key=lambda v: (_find_first(above[v], kinds), _number_of(v), v))
     places = {v: (float(n), 2.0) for n, v in enumerate(order)}
     for kind in ("pcie", "cpu", "leaf", "rail"):
         for vertex in (v for v in vertices if kinds[v] == kind):
@@ -141,5 +141,93 @@ def _find_first(names: Sequence[str], kinds: Mapping[str, VertexKind]) -> tuple[
     for rank, kind in enumerate((VertexKind.PCIE, VertexKind.CPU)):
         for name in names:
             if kinds[name] == kind:
-                return (0, number_of(name), name) if rank == 0 else (1, number_of(name), name)
+                return (0, _number_of(name), name) if rank == 0 else (1, _number_of(name), name)
     return (9, 0, "")
+
+
+_MOST_RINGS = 8
+"""Rings that are drawn, for one row."""
+_PITCH = 2.9
+"""From the centre of one ring to the next, whose radii are 1."""
+_COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#79706e")
+
+
+def _draw_rings(axes: Any, rings: Sequence[tuple[str, ...]], nics: Collection[str], title: str = "") -> None:
+    """Draw each ring, a walk over GPUs, as a circle of its own; the first eight of them.
+
+    A ring closes with its first GPU, or begins and ends with one of `nics`, drawn above the circle.
+    """
+    for number, ring in enumerate(rings[:_MOST_RINGS]):
+        centre = _PITCH * number
+        places = _circle(sorted({stop for stop in ring if stop not in nics}, key=_number_of), centre)
+        places |= _nics(ring, nics, centre)
+        for source, target in pairwise(ring):
+            arrow = {"arrowstyle": "-|>", "color": _COLOURS[number], "shrinkA": 7, "shrinkB": 7, "linewidth": 1.4}
+            across = source in nics or target in nics
+            arrow |= {"linestyle": "dashed", "linewidth": 1.0} if across else {}
+            axes.annotate("", places[target], places[source], arrowprops=arrow)
+        for stop, (x, y) in places.items():
+            axes.text(x, y, stop if stop in nics else str(_number_of(stop)), ha="center", va="center", fontsize=8)
+        order = " ".join(str(_number_of(stop)) for stop in ring if stop not in nics)
+        axes.text(centre, -1.55, f"ring {number}: {order}", ha="center", va="center", fontsize=6.5)
+    shown = min(len(rings), _MOST_RINGS)
+    left = f" (first {shown} of {len(rings)} shown)" if shown < len(rings) else ""
+    top = 2.0 if any(stop in nics for ring in rings for stop in ring) else 1.3
+    axes.set(xlim=(-1.6, _PITCH * max(shown, 3) - 1.3), ylim=(-1.8, top), aspect="equal")
+    axes.set_title(f"{title}{left}", fontsize=8)
+    axes.set_axis_off()
+
+
+def _nics(ring: Sequence[str], nics: Collection[str], centre: float) -> dict[str, tuple[float, float]]:
+    """Return places of the NICs at a ring's ends, one above the circle, two beside each other."""
+    ends = list(dict.fromkeys(stop for stop in (ring[0], ring[-1]) if stop in nics))
+    return {nic: (centre + (number - (len(ends) - 1) / 2), 1.7) for number, nic in enumerate(ends)}
+
+
+def _circle(gpus: Sequence[str], centre: float) -> dict[str, tuple[float, float]]:
+    step = 2 * pi / len(gpus)
+    return {gpu: (centre + sin(step * number), cos(step * number)) for number, gpu in enumerate(gpus)}
+
+
+def _number_of(name: str) -> int:
+    """Return the number at the end of a vertex's name; 0 where there is none."""
+    return int(name[len(name.rstrip("0123456789")) :] or 0)
+
+
+_MOST_NODES = 64
+"""Nodes that a tree is drawn for, for legible numbers."""
+
+
+def _draw_trees(axes: Any, trees: Sequence[Sequence[int | None]]) -> None:
+    """Draw trees side by side.
+
+    Args:
+        trees: the parent of each node, None for the root.
+    """
+    nodes = len(trees[0])
+    if nodes > _MOST_NODES:
+        axes.text(0.5, 0.5, f"trees over {nodes} nodes: too many to draw", ha="center", va="center", fontsize=8)
+        axes.set_axis_off()
+        return
+    deepest = 0
+    for number, parents in enumerate(trees):
+        depths = [_depth(parents, node) for node in range(nodes)]
+        deepest = max(deepest, *depths)
+        left, colour = number * (nodes + 1.0), _COLOURS[number % len(_COLOURS)]
+        for node, parent in enumerate(parents):
+            if parent is not None:
+                axes.plot([left + node, left + parent], [-depths[node], -depths[parent]], color=colour, linewidth=1.4)
+        for node, depth in enumerate(depths):
+            box = {"boxstyle": "circle,pad=0.2", "facecolor": "white", "edgecolor": colour}
+            axes.text(left + node, -depth, str(node), ha="center", va="center", fontsize=8, bbox=box)
+        middle = left + (nodes - 1) / 2
+        axes.text(middle, 0.75, f"tree {number} over {nodes} nodes", ha="center", va="center", fontsize=7)
+    axes.set(xlim=(-1, len(trees) * (nodes + 1.0) - 1), ylim=(-deepest - 0.5, 1.1))
+    axes.set_axis_off()
+
+
+def _depth(parents: Sequence[int | None], node: int) -> int:
+    depth, parent = 0, parents[node]
+    while parent is not None:
+        depth, parent = depth + 1, parents[parent]
+    return depth

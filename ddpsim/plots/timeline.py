@@ -9,8 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ddpsim.charts.one_step import BROADCAST, timeline_from_trace
-from ddpsim.charts.timeline import TimelineStep
+from ddpsim.charts.timeline import BROADCAST, TimelineStep, timeline_from_trace
 from ddpsim.plots.figure import legend_beside, save
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, Trace

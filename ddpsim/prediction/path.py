@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ddpsim.strict import list_mappings
-from ddpsim.tables import Column, ResultTable, break_line
+from ddpsim.tables import ResultTable, break_line
 from ddpsim.trace.records import PathSpan, Trace
 from ddpsim.units import format_time
 
@@ -114,9 +114,9 @@ def sensitivity_table(found: Sequence[Sensitivity], iteration_s: float, steps: i
     Args:
         found, iteration_s, steps: as those of `helps_most`.
     """
-    columns: tuple[Column[Sensitivity], ...] = (
-        Column("resource", lambda each: each.resource, words=True),
-        Column("saves", lambda each: format_time(steps * each.saved_s)),
-        Column("of the step", lambda each: f"{100 * each.saved_s / iteration_s:.2f} %"),
+    rows = (
+        (each.resource, format_time(steps * each.saved_s), f"{100 * each.saved_s / iteration_s:.2f} %")
+        for each in found
+        if each.saved_s >= _MATTERS * iteration_s
     )
-    return ResultTable.of(columns, [each for each in found if each.saved_s >= _MATTERS * iteration_s])
+    return ResultTable(("resource", "saves", "of the step"), tuple(rows))

@@ -22,11 +22,11 @@ from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.engine import Simulated, trace_of
-from ddpsim.tables import ResultTable
+from ddpsim.tables import ResultTable, table_of
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import MOMENTS
-from ddpsim.trace.tables import PREDICTED_BUCKETS, bucket_table, parts_table
+from ddpsim.trace.tables import parts_table
 from ddpsim.units import format_count, format_time
 from ddpsim.version import __version__
 from ddpsim.workload import Workload
@@ -171,7 +171,7 @@ class Prediction:
         """Return the parts of a step and its buckets, by titles: each writes itself as text, Markdown and HTML."""
         stages = "pipeline" in self._parts_document()
         parts = parts_table(self.summary, self.clipping_s, self.accumulate, stages=stages)
-        return {PARTS: parts, BUCKETS: bucket_table(self.summary.buckets, PREDICTED_BUCKETS)}
+        return {PARTS: parts, BUCKETS: table_of("predict: buckets", [b.document() for b in self.summary.buckets])}
 
     @property
     def trace(self) -> Simulated:

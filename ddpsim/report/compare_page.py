@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddpsim.charts.kinds import Step, step_charts
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint
-from ddpsim.charts.one_step import number, timeline_from_trace
-from ddpsim.charts.steps import Step, step_charts
+from ddpsim.charts.timeline import number, timeline_from_trace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow
@@ -23,7 +23,7 @@ from ddpsim.report.rows import (
     step_of,
 )
 from ddpsim.report.wording import format_number_band, format_one_step, format_unranked, step
-from ddpsim.tables import GBPS, table_from_records, table_of
+from ddpsim.tables import GBPS, table_of
 from ddpsim.units import format_count
 
 _CURVES_NOTE = (
@@ -80,7 +80,7 @@ def compare_report(
                 calibration,
                 [p.options.backend_for(p.workload) for p in predictions],
             ),
-            Table("All values", table_from_records(list(map(leave_out_micro_batch, found[:MOST_ROWS]))), folded=True),
+            Table("All values", table_of("", list(map(leave_out_micro_batch, found[:MOST_ROWS]))), folded=True),
         ),
     )
 
@@ -180,7 +180,7 @@ def _list_others(comparison: Comparison) -> list[Table]:
     found = []
     for key, value in comparison.document().items():
         if key != "rows" and isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
-            found.append(Table(_TITLES.get(key, key.replace("_", " ").capitalize()), table_from_records(value)))
+            found.append(Table(_TITLES.get(key, key.replace("_", " ").capitalize()), table_of("", value)))
     return found
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpsim.charts.model import StackedBar
-from ddpsim.charts.one_step import BROADCAST, timeline_from_document
-from ddpsim.charts.timeline import TimelineStep
+from ddpsim.charts.timeline import BROADCAST, TimelineStep, timeline_from_document
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.seen import SeenRank

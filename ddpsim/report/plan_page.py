@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.charts.model import StackedBar
-from ddpsim.charts.one_step import timeline_from_trace
+from ddpsim.charts.timeline import timeline_from_trace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.cap_curves import charts_of
 from ddpsim.planning.rows import PlanReport, PlanRow
@@ -16,7 +16,7 @@ from ddpsim.report.assumptions import assumptions
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, chart_over_nodes
 from ddpsim.report.wording import format_one_step, format_share_band, format_unranked, format_where, rate, step
-from ddpsim.tables import ResultTable, table_from_records, table_of
+from ddpsim.tables import ResultTable, table_of
 from ddpsim.tables.cells import ms
 from ddpsim.units import format_count
 
@@ -71,7 +71,7 @@ def plan_report(
                 _choose_row(shown),
             ),
             *assumptions(documents, workloads, machines, calibration, backends),
-            Table("All values", table_from_records(list(map(leave_out_micro_batch, records[:MOST_ROWS]))), folded=True),
+            Table("All values", table_of("", list(map(leave_out_micro_batch, records[:MOST_ROWS]))), folded=True),
         ),
     )
 

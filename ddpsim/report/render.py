@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
+from ddpsim.charts.model import Chart, StackedBar
 from ddpsim.markup import Markup, call_macro, render_template
-from ddpsim.report import bars, charts
 from ddpsim.report.model import BarChart, Charts, Report, Section, Table, TimelineChart
-from ddpsim.tables import Column, ResultTable
-from ddpsim.tables.cells import mib, ms
-from ddpsim.trace.records import BucketTimes
+from ddpsim.tables import table_of
+from ddpsim.tables.declared import SHOWN
+from ddpsim.units import format_time
 from ddpsim.version import __version__
 
 
@@ -37,28 +38,55 @@ def _body(section: Section, number: int) -> Markup:
     if isinstance(section, Table):
         return call_macro("parts.html", "scrolled", section.shown.html(), section.title)
     if isinstance(section, Charts):
-        return Markup('<div class="charts">{}</div>').format(Markup("").join(map(charts.draw, section.charts)))
+        return Markup('<div class="charts">{}</div>').format(Markup("").join(map(_chart, section.charts)))
     if isinstance(section, BarChart):
-        return bars.draw(section)
+        return _bars(section.bars)
     return _timeline(section, number)
+
+
+def _chart(chart: Chart) -> Markup:
+    # matplotlib takes half a second to import, and not every report has a chart.
+    from ddpsim.plots import draw_svg
+
+    keys = [
+        (f"c{chart.colour(line) % 10}" if line.coloured else line.style, line.label)
+        for line in chart.lines
+        if line.in_legend
+    ]
+    return call_macro("parts.html", "figure", chart.title, Markup(draw_svg(chart)), keys, chart.key)
+
+
+def _bars(bars: Sequence[StackedBar]) -> Markup:
+    """Return bars on one axis from 0, a legend above; a bar tells its numbers beside it and on hover."""
+    longest_s = max(max(bar.high, bar.total) for bar in bars)
+
+    def share(seconds: float) -> str:
+        return f"{100 * seconds / longest_s:.3f}%"
+
+    rows = []
+    for bar in bars:
+        parts, start_s = [], 0.0
+        for name, seconds in bar.parts:
+            if seconds > 0:
+                parts.append((part_class(name), share(start_s), share(seconds), f"{name} {format_time(seconds)}"))
+            start_s += seconds
+        has_band = bar.low < bar.high
+        band = f", 80 % band {format_time(bar.low)} to {format_time(bar.high)}" if has_band else ""
+        ends = (share(bar.low), share(bar.high)) if has_band else ()
+        rows.append((bar.label, f"{format_time(bar.total)}{band}", parts, ends))
+    names = dict.fromkeys(name for bar in bars for name, seconds in bar.parts if seconds > 0)
+    return call_macro("parts.html", "bars", [(part_class(name), name) for name in names], rows)
+
+
+def part_class(name: str) -> str:
+    """Return the style of a part: `part-exposed-communication`."""
+    return f"part-{name.replace(' ', '-').lower()}"
 
 
 def _timeline(section: TimelineChart, number: int) -> Markup:
     steps = [(choice.label, step) for choice in section.choices for step in choice.steps]
-    tables = [
-        (f"Buckets of {place}: {step.label}", ResultTable.of(_BUCKETS, step.buckets).html()) for place, step in steps
-    ]
+    tables = []
+    for place, step in steps:
+        rows = [{name: getattr(each, name) for name in SHOWN["page: buckets"].names} for each in step.buckets]
+        tables.append((f"Buckets of {place}: {step.label}", table_of("page: buckets", rows).html()))
     return call_macro("parts.html", "timeline", section, number, tables)
-
-
-_BUCKETS: tuple[Column[BucketTimes], ...] = (
-    Column("bucket", lambda b: b.index, words=True),
-    Column("MiB", lambda b: mib(b.size_bytes)),
-    Column("ready ms", lambda b: ms(b.ready_s)),
-    Column("queued", lambda b: ms(b.queued_s)),
-    Column("waited for ranks", lambda b: ms(b.wait_s)),
-    Column("on the wire", lambda b: ms(b.on_wire_s)),
-    Column("finished ms", lambda b: ms(b.finished_s)),
-    Column("written ms", lambda b: ms(b.written_s)),
-)
-"""Of the table below a timeline."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddpsim.charts.kinds import step_charts
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
-from ddpsim.charts.one_step import number, timeline_from_document
-from ddpsim.charts.steps import step_charts
-from ddpsim.charts.timeline import TimelineStep
+from ddpsim.charts.timeline import TimelineStep, number, timeline_from_document
 from ddpsim.prediction.document import accumulated, describe_row, flat, leave_out_micro_batch
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
@@ -21,7 +20,7 @@ from ddpsim.report.rows import (
 )
 from ddpsim.report.wording import format_each, format_one_step, format_time_band
 from ddpsim.simulation.job import Job
-from ddpsim.tables import table_from_records, table_of
+from ddpsim.tables import table_of
 from ddpsim.units import format_count, format_time
 
 
@@ -76,7 +75,7 @@ def sweep_report(
             *assumptions(documents, [workload], [machine], asked.calibration, [backend]),
             Table(
                 "All values",
-                table_from_records([leave_out_micro_batch(flat(row) | {"memory": row["memory"]}) for row in shown]),
+                table_of("", [leave_out_micro_batch(flat(row) | {"memory": row["memory"]}) for row in shown]),
                 folded=True,
             ),
         ),

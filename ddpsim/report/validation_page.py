@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.charts.measured import measured_chart
+from ddpsim.charts.kinds import measured_chart
 from ddpsim.charts.model import StackedBar
-from ddpsim.charts.one_step import number, timeline_from_document, timeline_from_trace
+from ddpsim.charts.timeline import number, timeline_from_document, timeline_from_trace
 from ddpsim.prediction.document import accumulated, flat
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts

@@ -52,7 +52,7 @@ def format_where(prediction: Prediction) -> str:
 
 def format_signed(share: float | None) -> str:
     """Return a signed share: `+1.6 %`."""
-    return "–" if share is None else f"{100 * share:+.1f} %"
+    return "–" if share is None else f"{100 * share:+z.1f} %"
 
 
 def format_number_band(middle: float, low: float, high: float) -> str:

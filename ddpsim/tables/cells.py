@@ -15,17 +15,18 @@ def ms(seconds: float | None) -> str | None:
 
 def ms_more(seconds: float) -> str:
     """Return milliseconds with their sign: `+1.25`."""
-    return f"{seconds * 1e3:+.2f}"
+    return f"{seconds * 1e3:+z.2f}"
 
 
 def percent(ratio: float | None, signed: bool = False) -> str | None:
     """Return a ratio in percent: `7.5 %`, `+7.5 %`."""
-    return None if ratio is None else f"{ratio * 100:{'+' if signed else ''}.1f} %"
+    return None if ratio is None else f"{ratio * 100:{'+' if signed else ''}z.1f} %"
 
 
-def mib(size_bytes: int | None) -> str | None:
-    """Return MiB: `25.00`."""
-    return None if size_bytes is None else f"{size_bytes / MIB:.2f}"
+def mib(size_bytes: int) -> str:
+    """Return MiB to hundredths, of a small size to two digits: `25.00`, `0.0039`."""
+    size = size_bytes / MIB
+    return f"{size:.2f}" if size >= 0.1 else f"{size:.2g}"
 
 
 def format_rate(bytes_per_s: float) -> str:

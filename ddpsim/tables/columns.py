@@ -7,6 +7,7 @@ values are shown; the ends of a band stand beside what they are of.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
 from io import StringIO
@@ -14,17 +15,19 @@ from textwrap import wrap
 
 from ddpsim.errors import InputError, UnknownNameError, join_problems
 from ddpsim.tables.cells import GBPS
-from ddpsim.tables.declared import COLUMNS, SHOWN
+from ddpsim.tables.declared import COLUMNS, DECLARED, SHOWN, ShownColumns
 from ddpsim.tables.table import WIDEST, Column, Record, ResultTable
 from ddpsim.units import MIB
 
 _LONG = ("epoch_s", "deadline_s")
 """Keys of seconds that are shown in hours."""
 
-_SHARES = ("gain", "saving", "ratio", "efficiency", "error", "share")
+_SHARES = ("gain", "saving", "ratio", "efficiency", "error", "share", "regret", "bound")
 
 _COUNTS = ("nodes", "world_size")
 """Keys of numbers that are written as they are typed."""
+
+_NUMBER = re.compile(r"[+-]?\d[\d,.]*( %)?")
 
 
 def parse_columns(text: str | None, place: str = "columns") -> tuple[str, ...]:
@@ -59,7 +62,7 @@ def column(
         plain: whether its cells read as the unit of the key has it, whatever is declared.
         currency: of prices, in headings.
     """
-    declared = COLUMNS.get(key)
+    declared = DECLARED.get(key)
     read = None if declared is None or plain else declared.read
     if read is None:
 
@@ -74,21 +77,34 @@ def table_of(command: str, records: Sequence[Record], asked: Sequence[str] = (),
     """Return the table that a command has of its records.
 
     Args:
-        command: one of `SHOWN`.
+        command: one of `SHOWN`; of any other name all columns are shown.
+        records: flat.
         asked: names of columns in the place of those.
         bands: as those of `column`.
     """
     currency = next((str(found) for record in records if (found := record.get("cost_currency"))), "cost")
     names = asked or list_shown(command, records)
-    plain = SHOWN[command].plain
-    columns = [column(name, bands=bands, plain=name in plain, currency=currency) for name in names]
+    plain = SHOWN.get(command, _ALL).plain
+    columns = [
+        column(
+            name,
+            bands=bands,
+            words=_begins_left(name, [record.get(name) for record in records]),
+            plain=name in plain,
+            currency=currency,
+        )
+        for name in names
+    ]
     return ResultTable.of(columns, records)
+
+
+_ALL = ShownColumns(())
 
 
 def text_of(command: str, records: Sequence[Record], asked: Sequence[str] = ()) -> str:
     """Return the same as text; of what is too wide the columns that say which row it is stand in each part."""
     names = asked or list_shown(command, records)
-    places = [number for number, name in enumerate(names) if name in COLUMNS and COLUMNS[name].place]
+    places = [number for number, name in enumerate(names) if name in DECLARED and DECLARED[name].place]
     return table_of(command, records, names, bands=False).parts(places)
 
 
@@ -114,32 +130,19 @@ def _plain_value(name: str, record: Record) -> object:
 
 def list_shown(command: str, records: Sequence[Record]) -> tuple[str, ...]:
     """Return the columns that a command shows unasked: known ones, some of them only where rows differ in them."""
-    shown = SHOWN[command]
-    known = []
-    for name in shown.names:
+    shown, known = SHOWN.get(command, _ALL), []
+    present = dict.fromkeys(key for record in records for key in record)
+    ends = {end for key in present for end in band_keys(key, present) or ()}
+    for name in shown.names or [key for key in present if key not in ends]:
         cells = {column(name, bands=False).cell(record) for record in records}
         if cells != {None} and (name not in shown.differing or len(cells) > 1):
             known.append(name)
     return tuple(known)
 
 
-def table_from_records(records: Sequence[Record], keys: Sequence[str] = ()) -> ResultTable:
-    """Return the table of records, a row a record, with the bands of its cells.
-
-    Args:
-        records: flat.
-        keys: to show, those that no record has left out; all of them where none is given.
-    """
-    present = dict.fromkeys(key for record in records for key in record)
-    ends = {end for key in present for end in band_keys(key, present) or ()}
-    wanted = [key for key in keys if key in present] if keys else [key for key in present if key not in ends]
-    columns = [column(key, words=all(_is_text(record.get(key)) for record in records)) for key in wanted]
-    return ResultTable.of(columns, records)
-
-
 def heading_of(key: str) -> str:
     """Return the heading of a key's column, with the unit that its cells are in."""
-    declared = COLUMNS.get(key)
+    declared = DECLARED.get(key)
     if declared is not None and declared.heading is not None:
         return declared.heading
     plain = None if declared is None else declared.title
@@ -157,16 +160,20 @@ def cell(key: str, value: object) -> str | None:
     """Return one value in the unit of its key; None where there is none."""
     if value is None:
         return None
+    if key in DECLARED and (form := DECLARED[key].form) is not None:
+        return form(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, int | float) or key in _COUNTS:
         return str(value)
-    if _is_share(key):
-        return f"{100 * value:.1f} %"
+    if key == "cost" or any(word in key.split("_") for word in _SHARES):
+        return f"{100 * value:z.1f} %"
     if key in _LONG:
         return f"{value / 3600:.4g}"
     if key.endswith("_s") and not key.endswith("_per_s"):
         return f"{value * 1e3:.2f}"
+    if key.endswith("_us"):
+        return f"{value:,.1f}"
     if key.endswith("_bytes"):
         return f"{value / MIB:,.1f}"
     if key.endswith("_Bps"):
@@ -194,12 +201,16 @@ def _format_band(key: str, record: Record) -> str | None:
     low, high = (record.get(end) for end in band_keys(key, record) or (key, key))
     if value is None or low is None or high is None or low == high:
         return value
-    return f"{value} ({cell(key, low)} to {cell(key, high)})"
+    return f"{value} ({(cell(key, low) or '').removesuffix(' %')} to {cell(key, high)})"
 
 
-def _is_share(key: str) -> bool:
-    return key == "cost" or any(word in key.split("_") for word in _SHARES)
-
-
-def _is_text(value: object) -> bool:
-    return value is None or isinstance(value, str | bool)
+def _begins_left(key: str, values: Sequence[object]) -> bool:
+    if key in DECLARED:
+        return DECLARED[key].words and not any(
+            isinstance(value, int | float) and not isinstance(value, bool) for value in values
+        )
+    # What is no text is a number, and so is a text that reads as one.
+    return all(
+        value is None or isinstance(value, bool) or (isinstance(value, str) and not _NUMBER.fullmatch(value))
+        for value in values
+    )

@@ -1,4 +1,4 @@
-"""Every column of the tables of predictions, declared once: its name, what it is called and means, how it reads.
+"""Every column of the tables of results, declared once: its name, what it is called and means, how it reads.
 
 A column is named as its key in the JSON document, or, where it says several keys in few words, as what those are. Who
 adds a column to a command adds its line to `COLUMNS`, and its name to `SHOWN` where it is to be shown unasked.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from ddpsim.tables.cells import GBPS, format_band, format_short, ms
+from ddpsim.tables.cells import GBPS, format_band, format_short, mib, ms, percent
 from ddpsim.tables.table import Record
 from ddpsim.units import GIB
 
@@ -27,6 +28,8 @@ class DeclaredColumn:
     """The whole heading, where name and unit do not make it; `{currency}` in it is that of the prices."""
     read: Callable[[Record], object] | None = None
     """How a row's cell reads; None is as the unit has it, with its band where bands are shown."""
+    form: Callable[[Any], str | None] | None = None
+    """How a value reads, where its unit does not say it."""
     words: bool = False
     """Whether cells begin at the left."""
     place: bool = False
@@ -240,7 +243,45 @@ _DECLARED = (
 )  # fmt: skip
 
 COLUMNS: Mapping[str, DeclaredColumn] = {each.name: each for each in _DECLARED}
-"""By name, in the order in which the reference has them."""
+"""Of rows that are predictions, by name, in the order in which the reference has them."""
+
+
+def _signed(ratio: float) -> str | None:
+    return percent(ratio, signed=True)
+
+
+_OF_A_STEP = (
+    DeclaredColumn("part", "A part of the step.", words=True),
+    DeclaredColumn("time_s", "How long it takes.", heading="ms"),
+    DeclaredColumn("share_of_step", "Share of the step, of an error with its sign.", "of the step", form=_signed),
+    DeclaredColumn("index", "Number of a bucket, in launch order.", "bucket"),
+    DeclaredColumn("parameters", "How many parameters share it.",
+                   form=lambda found: str(len(found) if isinstance(found, tuple | list) else found)),
+    DeclaredColumn("size_bytes", "Bytes of its gradients.", "size", form=mib),
+    DeclaredColumn("wait_s", "From a rank's start to the last rank's.", "waiting"),
+    DeclaredColumn("skew_s", "The same.", "waiting"),
+    DeclaredColumn("wire_s", "From the last rank's start to the end.", "wire"),
+    DeclaredColumn("error", "Predicted over measured, less one.", form=_signed),
+    DeclaredColumn("overhead_error", "The same of what a step takes over one process.", form=_signed),
+    DeclaredColumn("ready_error", "Of when it is ready, of the step.", form=_signed),
+    DeclaredColumn("started_error", "Of when it starts, of the step.", form=_signed),
+    DeclaredColumn("finished_error", "Of when it is finished, of the step.", form=_signed),
+    DeclaredColumn("trace", "The order trace.", words=True, place=True),
+    DeclaredColumn("policy", "When buckets are rebuilt.", words=True, place=True),
+    DeclaredColumn("predictor", "What tells the next order.", words=True, place=True),
+    DeclaredColumn("predicted_gain", "Share of the present step that is saved.", form=_signed),
+    DeclaredColumn("oracle_s", "A step of buckets rebuilt for nothing in an order known in advance.", "order known"),
+    DeclaredColumn("rebuilt_once_s", "A step of buckets rebuilt once, after the first backward.", "rebuilt once"),
+    DeclaredColumn("torch_s", "A step of stock DDP.", "stock DDP"),
+    DeclaredColumn("regret", "How much longer than where the order is known.", "over order known"),
+    DeclaredColumn("bound", "What would be saved of stock DDP's step were the order known.", "at most"),
+    DeclaredColumn("tau", "Kendall's tau of the order that was expected and the one that came.", "Kendall's tau",
+                   form="{:.2f}".format),
+    DeclaredColumn("held_back_s", "How long complete buckets wait for one before them.", "held back"),
+)  # fmt: skip
+
+DECLARED: Mapping[str, DeclaredColumn] = {**COLUMNS, **{each.name: each for each in _OF_A_STEP}}
+"""Those of what one step is made of, too."""
 
 _TOLD_APART = frozenset({"model", "batch_size", "precision", "cap", "scheme"})
 
@@ -288,5 +329,25 @@ SHOWN: Mapping[str, ShownColumns] = {
     ), _TOLD_APART),
     "compression": ShownColumns((
         "machine", "nodes", "scheme", "ratio", "plain_s", "step_s", "gain", "pays_below", "measured",
+    )),
+    "predict: buckets": ShownColumns((
+        "index", "parameters", "size_bytes", "ready_s", "launched_s", "started_s", "finished_s",
+    )),
+    "run: buckets": ShownColumns((
+        "index", "size_bytes", "ready_s", "launched_s", "started_s", "finished_s", "written_s",
+    )),
+    "page: buckets": ShownColumns((
+        "index", "size_bytes", "ready_s", "queued_s", "wait_s", "on_wire_s", "finished_s", "written_s",
+    )),
+    "explain: collectives": ShownColumns((
+        "collective", "operation", "gradients", "size_bytes", "ready_s", "started_s", "finished_s", "wait_s", "wire_s",
+        "last_rank",
+    )),
+    "order-bench": ShownColumns((
+        "trace", "machine", "policy", "predictor", "step_s", "oracle_s", "rebuilt_once_s", "torch_s", "regret", "gain",
+        "bound", "tau", "held_back_s", "rebuilds",
+    ), frozenset({"machine"})),
+    "tuning": ShownColumns((
+        "call", "buckets", "predicted_step_s", "predicted_gain", "measured_step_s", "measured_steps", "saved_s",
     )),
 }  # fmt: skip

@@ -58,10 +58,6 @@ class ResultTable:
         words = frozenset(number for number, column in enumerate(columns) if column.words)
         return cls(tuple(column.heading for column in columns), tuple(cells), words)
 
-    def known(self) -> ResultTable:
-        """Return the table without columns of which nothing is known."""
-        return self._pick([n for n in range(len(self.header)) if any(row[n] is not None for row in self.rows)])
-
     def _pick(self, columns: Sequence[int]) -> ResultTable:
         rows = tuple(tuple(row[n] for n in columns) for row in self.rows)
         words = frozenset(place for place, n in enumerate(columns) if n in self.words)

@@ -1,13 +1,11 @@
-"""The parts of a step and its buckets as tables, of a prediction or a run."""
+"""The parts of a step as a table, of a prediction or a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ddpsim.tables import Column, ResultTable
-from ddpsim.tables.cells import ms, percent
-from ddpsim.trace.metrics import INPUT, PARTS, BucketSummary, Summary
-from ddpsim.units import format_size
+from ddpsim.tables import ResultTable, table_of
+from ddpsim.trace.metrics import INPUT, PARTS, Summary
 
 PART_NAMES: Mapping[str, str] = dict(
     zip(
@@ -17,20 +15,6 @@ PART_NAMES: Mapping[str, str] = dict(
     )
 )
 """What the parts of a step are called, but for what `layers_name` says."""
-
-_BUCKETS: Mapping[str, Column[BucketSummary]] = {
-    "index": Column("bucket", lambda b: b.index),
-    "parameters": Column("parameters", lambda b: len(b.parameters)),
-    "size": Column("size", lambda b: format_size(b.size_bytes), words=True),
-    "bytes": Column("bytes", lambda b: f"{b.size_bytes:,}"),
-    "ready": Column("ready ms", lambda b: ms(b.ready_s)),
-    "launched": Column("launched", lambda b: ms(b.launched_s)),
-    "started": Column("started", lambda b: ms(b.started_s)),
-    "finished": Column("finished", lambda b: ms(b.finished_s)),
-    "written": Column("written", lambda b: ms(b.written_s)),
-}
-PREDICTED_BUCKETS = ("index", "parameters", "size", "ready", "launched", "started", "finished")
-MEASURED_BUCKETS = ("index", "bytes", "ready", "launched", "started", "finished", "written")
 
 
 def layers_name(*, stages: bool) -> str:
@@ -64,14 +48,5 @@ def parts_table(
         rows.append(("  of which gradient clipping", clipping_s))
     if summary.layer_comm_s is not None:
         rows.append((layers_name(stages=stages), summary.layer_comm_s))
-    columns: Sequence[Column[tuple[str, float]]] = (
-        Column("part", lambda row: row[0], words=True),
-        Column("ms", lambda row: ms(accumulate * row[1])),
-        Column("share", lambda row: percent(row[1] / summary.iteration_s)),
-    )
-    return ResultTable.of(columns, rows)
-
-
-def bucket_table(buckets: Sequence[BucketSummary], keys: Sequence[str]) -> ResultTable:
-    """Return the buckets, a row each, with the columns of `keys`; times are from the start of forward."""
-    return ResultTable.of([_BUCKETS[key] for key in keys], buckets)
+    shares = ((name, accumulate * seconds, seconds / summary.iteration_s) for name, seconds in rows)
+    return table_of("", [dict(zip(("part", "time_s", "share"), row, strict=True)) for row in shares])

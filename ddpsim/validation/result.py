@@ -13,8 +13,7 @@ from statistics import fmean, median
 from ddpsim.doctor.other_work import OtherWork
 from ddpsim.markup import summary_card
 from ddpsim.prediction.path import CriticalPath, Sensitivity
-from ddpsim.tables import Column, ResultTable
-from ddpsim.tables.cells import mib, ms, percent
+from ddpsim.tables import ResultTable, table_of
 from ddpsim.units import format_time
 
 COMPARED, TURNS, FIRST, TRIVIAL, TERMS, BUCKETS = (
@@ -110,6 +109,16 @@ class BucketError:
     measured: Mapping[str, float]
     predicted: Mapping[str, float]
     errors: Mapping[str, float]
+
+    def document(self) -> dict[str, float]:
+        """Return the bucket as JSON values."""
+        return {
+            "index": self.index,
+            "size_bytes": self.size_bytes,
+            **{f"measured_{name}": value for name, value in self.measured.items()},
+            **{f"predicted_{name}": value for name, value in self.predicted.items()},
+            **{f"{name.removesuffix('_s')}_error": value for name, value in self.errors.items()},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +216,7 @@ class Validation:
             "iterations": asdict(self.iterations),
             "overhead": asdict(self.overhead),
             "local_source": self.local_source,
-            "buckets": [
-                {
-                    "index": b.index,
-                    "size_bytes": b.size_bytes,
-                    **{f"measured_{name}": value for name, value in b.measured.items()},
-                    **{f"predicted_{name}": value for name, value in b.predicted.items()},
-                    **{f"{name.removesuffix('_s')}_error": value for name, value in b.errors.items()},
-                }
-                for b in self.buckets
-            ],
+            "buckets": [bucket.document() for bucket in self.buckets],
             "terms": [asdict(term) for term in self.terms],
             "largest_term": self.largest_term.name,
             "baselines": {name: dict(values) for name, values in self.baselines.items()},
@@ -242,61 +242,30 @@ def _tables(found: Validation) -> dict[str, ResultTable]:
     """Return the tables by their titles; the first iterations and buckets only where both sides have them."""
     alone = "measured with the run" if found.local_source == "run" else "as predicted"
     pairs = {"step": found.iterations, f"overhead over one process ({alone})": found.overhead}
-    tables = {COMPARED: _compared("", pairs)}
-    if found.ratio is not None:
-        tables[TURNS] = ResultTable.of(_TURNS, [found.ratio])
+    tables = {COMPARED: _compared(pairs)}
+    if (ratio := found.ratio) is not None:
+        turns = {
+            "step / one process": f"{ratio.measured:.3f}",
+            "80 % interval": f"{ratio.low:.3f} to {ratio.high:.3f}",
+            "predicted": f"{ratio.predicted:.3f}",
+            "error": ratio.error,
+            "rounds": ratio.rounds,
+        }
+        tables[TURNS] = table_of("", [turns])
     if found.first:
-        tables[FIRST] = _compared("first", found.first)
-    tables |= {TRIVIAL: _trivial(found), TERMS: ResultTable.of(_TERMS, found.terms)}
+        tables[FIRST] = _compared(found.first)
+    trivial = [{"trivial predictor": name.replace("_", " "), **each} for name, each in found.baselines.items()]
+    terms = [{"term": term.name.replace("_", " "), **asdict(term)} for term in found.terms]
+    tables |= {
+        TRIVIAL: table_of("", trivial, ("trivial predictor", "predicted_s", "error", "overhead_error")),
+        TERMS: table_of("", terms, ("term", "measured_s", "predicted_s", "share_of_step")),
+    }
     if found.buckets:
-        tables[BUCKETS] = _buckets(found)
+        errors = [f"{name.removesuffix('_s')}_error" for name in found.buckets[0].errors]
+        buckets = [each.document() for each in found.buckets]
+        tables[BUCKETS] = table_of("", buckets, ("index", "size_bytes", *errors))
     return tables
 
 
-def _compared(heading: str, pairs: Mapping[str, ComparedQuantity]) -> ResultTable:
-    columns: tuple[Column[tuple[str, ComparedQuantity]], ...] = (
-        Column(heading, lambda row: row[0], words=True),
-        Column("measured ms", lambda row: ms(row[1].measured_s)),
-        Column("predicted ms", lambda row: ms(row[1].predicted_s)),
-        Column("error", lambda row: percent(row[1].error, signed=True)),
-    )
-    return ResultTable.of(columns, list(pairs.items()))
-
-
-def _trivial(found: Validation) -> ResultTable:
-    columns: tuple[Column[tuple[str, Mapping[str, float | None]]], ...] = (
-        Column("trivial predictor", lambda row: row[0].replace("_", " "), words=True),
-        Column("predicted ms", lambda row: ms(row[1]["predicted_s"])),
-        Column("step error", lambda row: percent(row[1]["error"], signed=True)),
-        Column("overhead error", lambda row: percent(row[1]["overhead_error"], signed=True)),
-    )
-    return ResultTable.of(columns, list(found.baselines.items()))
-
-
-_TURNS: tuple[Column[ComparedRatio], ...] = (
-    Column("step / one process", lambda ratio: f"{ratio.measured:.3f}"),
-    Column("80 % interval", lambda ratio: f"{ratio.low:.3f} to {ratio.high:.3f}"),
-    Column("predicted", lambda ratio: f"{ratio.predicted:.3f}"),
-    Column("error", lambda ratio: percent(ratio.error, signed=True)),
-    Column("rounds", lambda ratio: str(ratio.rounds)),
-)
-
-_TERMS: tuple[Column[ErrorTerm], ...] = (
-    Column("term", lambda term: term.name.replace("_", " "), words=True),
-    Column("measured ms", lambda term: ms(term.measured_s)),
-    Column("predicted ms", lambda term: ms(term.predicted_s)),
-    Column("of the step", lambda term: percent(term.share_of_step, signed=True)),
-)
-
-
-def _buckets(found: Validation) -> ResultTable:
-    def error(name: str) -> Column[BucketError]:
-        heading = f"{name.removesuffix('_s')} error"
-        return Column(heading, lambda bucket: percent(bucket.errors[name], signed=True))
-
-    columns: list[Column[BucketError]] = [
-        Column("bucket", lambda bucket: bucket.index, words=True),
-        Column("MiB", lambda bucket: mib(bucket.size_bytes)),
-        *(error(name) for name in found.buckets[0].errors),
-    ]
-    return ResultTable.of(columns, found.buckets)
+def _compared(pairs: Mapping[str, ComparedQuantity]) -> ResultTable:
+    return table_of("", [{"time": name, **asdict(pair)} for name, pair in pairs.items()])

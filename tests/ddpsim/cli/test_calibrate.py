@@ -122,10 +122,10 @@ def test_measured_times_stand_beside_fitted_ones(ddpsim: Callable, tmp_path: Pat
     farthest = sorted(report["rows"], key=lambda row: -abs(log(row["fitted_s"] / row["measured_s"])))[:24]
     assert shown == [
         [
-            str(row["size_bytes"]),
-            f"{row['measured_s'] * 1e6:.1f}",
-            f"{row['fitted_s'] * 1e6:.1f}",
-            f"{100 * (row['fitted_s'] / row['measured_s'] - 1):+.1f}",
+            f"{row['size_bytes']:,}",
+            f"{row['measured_s'] * 1e6:,.1f}",
+            f"{row['fitted_s'] * 1e6:,.1f}",
+            f"{100 * (row['fitted_s'] / row['measured_s'] - 1):+z.1f}",
             "%",
         ]
         for row in sorted(farthest, key=lambda row: row["size_bytes"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim.tables import COLUMNS, parse_columns
-from ddpsim.tables.declared import SHOWN, DeclaredColumn
+from ddpsim.tables.declared import DECLARED, SHOWN, DeclaredColumn
 from ddpsim.tables.table import WIDEST
 from tests import pages
 
@@ -90,7 +90,8 @@ def test_a_column_is_added_by_its_declaration(
 ) -> None:
     added = DeclaredColumn("hours", "Hours of 1,000 steps.", read=lambda row: f"{float(str(row['step_s'])) / 3.6:.4f}")
     shown = SHOWN["compare"]
-    monkeypatch.setitem(COLUMNS, "hours", added)  # type: ignore[arg-type]
+    for known in (COLUMNS, DECLARED):
+        monkeypatch.setitem(known, "hours", added)  # type: ignore[arg-type]
     monkeypatch.setitem(SHOWN, "compare", replace(shown, names=("machine", "hours")))  # type: ignore[arg-type]
     page = tmp_path / "r.html"
     told = ddpsim(*COMMANDS["compare"], "--report", page)

@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from ddpsim.cli.plain_values import take_plain_values
+from ddpsim.cli.sections import take_plain_values
 
 VALUES = [
     [], ["--count", "3"], ["--count", "0"], ["--count", "x"], ["--count", "1_0"], ["--count", " 4"], ["--share", "0.5"],

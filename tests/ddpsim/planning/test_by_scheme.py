@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim import InputError, Options, load_topology, load_workload
 from ddpsim.cli.app import run
-from ddpsim.cli.scheme_text import text
+from ddpsim.cli.plan_text import scheme_text
 from ddpsim.planning.by_scheme import SchemeChoice, SchemeReport, SchemeRow, choose
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import schemes_named
@@ -49,7 +49,7 @@ def test_ddp_is_kept_where_it_was_not_asked_for_and_nothing_surely_gains(report:
     alone = SchemeChoice((replace(other, gain_low=-0.01),))
     assert alone.keep_ddp
     assert alone.best.prediction is ddp.prediction
-    assert f"keep DDP; {alone.trial}" in text(SchemeReport((alone,)))
+    assert f"keep DDP; {alone.trial}" in scheme_text(SchemeReport((alone,)))
     document = SchemeReport((SchemeChoice((ddp, alone.rows[0])),)).document()
     gain = {"gain": alone.rows[0].gain, "gain_low": -0.01, "gain_high": alone.rows[0].gain_high}
     assert document["best"]["trial"] == {"scheme": other.scheme, "torch": other.prediction.plan.torch, **gain}  # type: ignore[index]
@@ -87,7 +87,7 @@ def test_what_may_not_fit_is_no_answer_where_something_surely_fits(report: Schem
         choice = SchemeChoice((ddp, SchemeRow(fast, ddp.default, 0.1, 0.9)))
         assert choice.keep_ddp
         assert choice.trial is None
-        assert "and may not fit" in text(SchemeReport((choice,)))
+        assert "and may not fit" in scheme_text(SchemeReport((choice,)))
 
 
 def test_lists_of_schemes_are_read_with_their_options() -> None:

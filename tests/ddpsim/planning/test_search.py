@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim import BucketCaps, InputError, Options, load_topology, load_workload
-from ddpsim.cli.search_text import text
+from ddpsim.cli.plan_text import search_text
 from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.planning.best_buckets import CAPS_MB
 from ddpsim.planning.candidates import NOT_DIVIDED, NOT_FITTING, NOT_TOGETHER, SLOWER, SearchCandidate, SearchSpace
@@ -140,7 +140,7 @@ def test_what_may_not_fit_stands_beside_the_answer_and_is_never_it() -> None:
     assert [row.candidate.scheme for row in found.rows] == ["fsdp2"]
     assert [row.candidate.scheme for row in found.may_not_fit] == ["ddp"]
     assert found.best is found.rows[0]
-    document, shown = found.document(), text(found)
+    document, shown = found.document(), search_text(found)
     assert document["best"]["scheme"] == "fsdp2"  # type: ignore[index]
     assert [row["scheme"] for row in document["may_not_fit"]] == ["ddp"]  # type: ignore[attr-defined]
     less = 100 * (1 - found.may_not_fit[0].step_s[0] / found.best.step_s[0])
@@ -151,7 +151,7 @@ def test_what_may_not_fit_stands_beside_the_answer_and_is_never_it() -> None:
     )
     assert alone.best is None
     assert alone.document()["best"] is None
-    assert "best: none is sure to fit" in text(alone)
+    assert "best: none is sure to fit" in search_text(alone)
 
 
 def test_plain_ddp_stays_where_no_leader_surely_gains_and_the_first_of_them_is_a_trial(small: SearchReport) -> None:

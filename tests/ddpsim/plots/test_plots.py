@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddpsim.charts import Axis, BoxBar, Chart, StackedBar
-from ddpsim.charts.one_step import timeline_from_trace
+from ddpsim.charts.timeline import timeline_from_trace
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.plots import (
     CapCurve,

@@ -188,7 +188,7 @@ def test_without_scripts_verdict_tables_and_curves_are_there(browser: Page, plan
 
     assert seen(".verdict p")
     assert seen(".part table")
-    assert seen("figure .curve")
+    assert seen("figure svg use")
     assert seen("noscript p")
     assert not seen(".timeline")
 

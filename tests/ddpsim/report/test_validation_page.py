@@ -53,7 +53,7 @@ def test_tables_hold_the_errors_of_the_validation(prediction: dict[str, object],
     compared = pages.table(parts["Predicted and measured"])
     assert compared[0]["measured ms"] == f"{result.iterations.measured_s * 1e3:.2f}"
     assert len(compared) == 2
-    trivial = {row["trivial predictor"]: row["step error"] for row in pages.table(parts["Trivial predictors"])}
+    trivial = {row["trivial predictor"]: row["error"] for row in pages.table(parts["Trivial predictors"])}
     assert trivial["one process"] == f"{100 * (result.baselines['one_process']['error'] or 0):+.1f} %"
     terms = {row["term"]: row["of the step"] for row in pages.table(parts["Terms"])}
     assert terms["forward"] == f"{100 * result.terms[0].share_of_step:+.1f} %"

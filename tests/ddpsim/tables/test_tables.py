@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.tables import Column, ResultTable, break_line, column, table_from_records
+from ddpsim.tables import Column, ResultTable, break_line, column, table_of
 from ddpsim.tables.lines import LONGEST
 from ddpsim.tables.table import WIDEST
 from tests import pages
@@ -16,7 +16,7 @@ RECORDS = [
 
 
 def test_the_writers_say_the_same_cells() -> None:
-    table = table_from_records(RECORDS, ("topology", "nodes", "local_s", "gain"))
+    table = table_of("", RECORDS, ("topology", "nodes", "local_s", "gain"))
     assert table.header == ("machine", "nodes", "without DDP ms", "gain")
     assert table.rows == (("dgx-1v", "1024", "100.00 (90.00 to 120.00)", None), ("a|b", "2", "20.00", "3.1 %"))
     assert table.text().splitlines() == [
@@ -36,11 +36,11 @@ def test_the_writers_say_the_same_cells() -> None:
 
 
 def test_html_says_how_many_rows_are_left() -> None:
-    assert "and 1 more" in pages.parse(table_from_records(RECORDS, ("topology",)).html(1)).text
+    assert "and 1 more" in pages.parse(table_of("", RECORDS, ("topology",)).html(1)).text
 
 
 def test_without_keys_all_are_shown_and_the_ends_of_bands_stand_in_their_cells() -> None:
-    assert table_from_records(RECORDS).header == ("machine", "nodes", "without DDP ms", "gain", "hidden")
+    assert table_of("", RECORDS).header == ("machine", "nodes", "without DDP ms", "gain")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,11 @@ def test_without_keys_all_are_shown_and_the_ends_of_bands_stand_in_their_cells()
         ("samples_per_s", 1234.56, "samples/s", "1,235"),
         ("link_rate_Bps", 12.5e9, "link rate Gb/s", "100"),
         ("bucket_memory_bytes", 1 << 20, "bucket memory MiB", "1.0"),
+        ("error", -0.031, "error", "-3.1 %"),
+        ("error", 0.031, "error", "+3.1 %"),
+        ("size_bytes", 26 << 20, "size MiB", "26.00"),
+        ("size_bytes", 4096, "size MiB", "0.0039"),
+        ("parameters", ["a", "b"], "parameters", "2"),
         ("worth_it", True, "worth it", "yes"),
         ("overlap_ratio", None, "hidden", None),
     ],
@@ -71,10 +76,15 @@ def test_columns_of_any_rows() -> None:
 
 
 def test_a_column_of_which_nothing_is_known_is_none_and_rows_may_be_left_out() -> None:
-    table = ResultTable(("a", "b", "c"), (("x", None, "1"), ("y", None, None)), frozenset({0, 2}))
-    known = table.known()
-    assert (known.header, known.words) == (("a", "c"), frozenset({0, 1}))
-    assert known.first(1).text("  ") == "  a  c\n  x  1"
+    table = table_of("", [{"a": "x", "b": None, "c": "1 ?"}, {"a": "y", "b": None, "c": None}])
+    assert (table.header, table.words) == (("a", "c"), frozenset({0, 1}))
+    assert table.first(1).text("  ") == "  a  c\n  x  1 ?"
+
+
+def test_numbers_end_at_the_right_and_words_begin_at_the_left() -> None:
+    rows = [{"a": "x", "saves": "1.25 ms", "change": "+0.31", "of the step": "1,000.5 %", "count": 3, "buckets": 5}]
+    assert table_of("", rows).words == frozenset({0, 1})
+    assert table_of("", [{"buckets": "25 MiB (5)"}]).words == frozenset({0})
 
 
 def test_a_line_is_broken_between_words_and_never_before_a_unit() -> None:
