@@ -69,7 +69,6 @@ COMMANDS = (
     Listed("allreduce", "Predict allreduce times, in nccl-tests' columns.", "collective"),
     Listed("collective", "Predict an operation's times, in nccl-tests' columns."),
     Listed("calibrate", "Fit a machine's link constants to measured tables of collectives."),
-    Listed("priors", "Fit NCCL's constants to the tables of many sites at once."),
     Listed("validate", "Hold a prediction against a measured run."),
     Listed(
         "explain",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,13 +34,6 @@ class OrderBenchArguments:
     traces: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Order traces: a folder, a file, or shipped names. [all shipped ones]"),
-    ] = None
-    generated: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ranks=64,unused=0.3",
-            help="Draw a trace with these statistics, instead of or beside --traces; may be repeated.",
-        ),
     ] = None
     topology: Annotated[
         list[str] | None, typer.Option(metavar="T", help="Machine, a rank a node; may be repeated. [lab-flat]")
@@ -98,7 +90,7 @@ def order_bench(
     )
     machines = [load_topology(name) for name in arguments.topology or ["lab-flat"]]
     asked = Bench(
-        traces=[trace.first(arguments.steps) for trace in _traces(arguments.traces, arguments.generated or [])],
+        traces=[trace.first(arguments.steps) for trace in _traces(arguments.traces)],
         machines=[BenchMachine(each, ratio, calibration) for each in machines for ratio in ratios],
         predictors=arguments.predictor or PREDICTORS,
         policies=arguments.policy or POLICIES,
@@ -116,15 +108,8 @@ def order_bench(
     output.emit({"rows": documents}, lambda: table_of("order-bench", documents).text())
 
 
-def _traces(given: str | None, drawn: Sequence[str]) -> list[OrderTrace]:
-    """Return the traces in a folder or a file, or shipped ones by name, or all of these; and those to be drawn."""
-    from ddpsim.orderbench.generated import generate_trace, statistics_of
-
-    made = [generate_trace(statistics_of(text)) for text in drawn]
-    return made if given is None and made else _read(given) + made
-
-
-def _read(given: str | None) -> list[OrderTrace]:
+def _traces(given: str | None) -> list[OrderTrace]:
+    """Return the traces in a folder or a file, or shipped ones by name, or all of these."""
     from ddpsim.workload.order_trace import load_order_trace
 
     if given is None:

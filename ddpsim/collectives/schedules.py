@@ -106,13 +106,6 @@ class TransferSchedule:
     chunks: int
     transfers: tuple[Transfer, ...]
 
-    def count_sent_chunks(self) -> list[int]:
-        """Return how many chunks each rank sends in all."""
-        sent = [0] * self.ranks
-        for transfer in self.transfers:
-            sent[transfer.source] += transfer.stop - transfer.start
-        return sent
-
 
 @dataclass(slots=True)
 class Builder:

@@ -25,17 +25,6 @@ def tree(parents: Sequence[int | None], chunks: int = 1) -> TransferSchedule:
     return builder.build()
 
 
-def tree_s(hops: int, pieces: int, size_bytes: float, alpha_s: float, beta: float, fan: int = 1) -> float:
-    """Return (alpha + c beta) `hops` + (k-1) f c beta, c = S/k: k pieces one behind the other, up and down at once.
-
-    Args:
-        hops: from the farthest leaf to the root and back.
-        fan: f, copies of a piece that the busiest link carries; 2 where a parent has one link for two children.
-    """
-    piece = size_bytes / pieces * beta
-    return hops * (alpha_s + piece) + (pieces - 1) * fan * piece
-
-
 def in_switch(parents: Sequence[int | None], per_node: int, heads: Sequence[int], pieces: int = 1) -> TransferSchedule:
     """Return reduction and multicast by each node's switch, between nodes along a tree over `parents`.
 

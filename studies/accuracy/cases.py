@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.calibrating.calibrate import fit_samples, with_residuals, with_versions
-from ddpsim.calibrating.documented import make_documented_calibration
 from ddpsim.calibrating.fitting import Vector
-from ddpsim.calibrating.pooled import Pool, fit_pooled, thin_rows
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
 from studies.accuracy import baselines
+from studies.accuracy.documented import make_documented_calibration
+from studies.accuracy.pooled import Pool, fit_pooled, thin_rows
 from studies.accuracy.residuals import constants
 from studies.accuracy.systems import System
 

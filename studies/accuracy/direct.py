@@ -19,11 +19,11 @@ from statistics import mean, median
 
 import numpy as np
 
-from ddpsim.calibrating.documented import make_documented_calibration
 from ddpsim.calibrating.fitting import Prior, Vector, fit
-from ddpsim.calibrating.pooled import BEND, CachedTimes, thin_rows
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.units import MIB
+from studies.accuracy.documented import make_documented_calibration
+from studies.accuracy.pooled import BEND, CachedTimes, thin_rows
 from studies.accuracy.residuals import constants, systems
 from studies.accuracy.systems import System, load
 from studies.command import parser

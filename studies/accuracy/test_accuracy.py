@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from ddpsim.calibrating.documented import make_documented_calibration
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from studies.accuracy import bands, cases
+from studies.accuracy.documented import make_documented_calibration
 from studies.accuracy.systems import SYSTEMS, System, load
 
 SHIPPED = Calibration.priors("nccl")

@@ -18,7 +18,6 @@ from ddpsim import shipped
 from ddpsim.files import json_text, write_whole
 from ddpsim.jobs.job_options import DropBuckets
 from ddpsim.orderbench import Bench, BenchMachine, bench
-from ddpsim.orderbench.generated import generate_trace, statistics_of
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
@@ -28,6 +27,7 @@ from ddpsim.workload.order_trace import OrderTrace, load_order_trace
 from studies.command import parser
 from studies.orders import codec_findings, drop_runs, variation_findings
 from studies.orders import order_tables as tables
+from studies.orders.generated import generate_trace, statistics_of
 from studies.orders.order_tables import Row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,7 +168,7 @@ and a rebuild is a table: 2 ms for ResNet-152 (`python -m studies.benchmarks.reb
 every batch now gains what it had not, between 2 and 3 %, with intervals above nothing: 60 % of what the oracle gains
 in the same run on `branches` and on `tasks`, 81 % on `branches` under the search. At least 3 % of the step is
 measured on `dynamic-depth` alone."""
-_LARGE = """Drawn traces (`ddpsim order-bench --generated ...`) on `p3dn.24xlarge` hosts, a rank a node, messages over
+_LARGE = """Drawn traces (`python -m studies.orders.generated`) on `p3dn.24xlarge` hosts, a rank a node, messages over
 backward at 1."""
 
 

@@ -11,14 +11,14 @@ from ddpexec.groups.process_groups import Communicator, round_robin  # noqa: E40
 from ddpexec.running.orders import BLOCK, NEVER, ORACLE, TORCH, Arm, measure_arms, run_orders  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.jobs.job_options import JobOptions  # noqa: E402
-from ddpsim.orderbench.generated import Statistics, generate_trace  # noqa: E402
+from ddpsim.workload.order_trace import load_order_trace  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 
 ARMS = (Arm(TORCH), Arm("drift:1:1", "context"), Arm(ORACLE))
 
 
 def trace(ranks=2):
-    return generate_trace(Statistics(ranks=ranks, steps=8, blocks=4, block_bytes=4096, backward_s=2e-3, contexts=2))
+    return load_order_trace(f"tests/data/orders/generated-{ranks}.json.gz")
 
 
 def trained(rank):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpsim.collectives.schedules import TransferSchedule
+
 
 def decomposed_s(sizes: Sequence[int], size_bytes: float, alphas_s: Sequence[float], betas: Sequence[float]) -> float:
     """Return the sum over levels i of 2(p_i - 1) alpha_i + 2(p_i - 1)/p_i S/(p_0 ... p_{i-1}) beta_i."""
@@ -46,3 +48,22 @@ def recursive_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: fl
 def parameter_server_s(ranks: int, servers: int, size_bytes: float, alpha_s: float, beta: float) -> float:
     """Return 2 alpha + 2 (p-1)/s S beta of servers beside ranks: one hears from every rank but its own."""
     return 2 * alpha_s + 2 * (ranks - 1) / servers * size_bytes * beta
+
+
+def tree_s(hops: int, pieces: int, size_bytes: float, alpha_s: float, beta: float, fan: int = 1) -> float:
+    """Return (alpha + c beta) `hops` + (k-1) f c beta, c = S/k: k pieces one behind the other, up and down at once.
+
+    Args:
+        hops: from the farthest leaf to the root and back.
+        fan: f, copies of a piece that the busiest link carries; 2 where a parent has one link for two children.
+    """
+    piece = size_bytes / pieces * beta
+    return hops * (alpha_s + piece) + (pieces - 1) * fan * piece
+
+
+def count_sent_chunks(schedule: TransferSchedule) -> list[int]:
+    """Return how many chunks each rank sends in all."""
+    sent = [0] * schedule.ranks
+    for transfer in schedule.transfers:
+        sent[transfer.source] += transfer.stop - transfer.start
+    return sent

@@ -9,13 +9,14 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
-from ddpsim.collectives.tree_schedules import tree, tree_s
+from ddpsim.collectives.tree_schedules import tree
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
+from tests.ddpsim.collectives.closed_forms import tree_s
 from tests.ddpsim.collectives.groups import group_on
 
 ALPHA, BETA = 5e-6, 1e-9

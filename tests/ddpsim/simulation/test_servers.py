@@ -28,6 +28,7 @@ from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.units import MIB
 from ddpsim.workload.profile import ForwardUse
+from tests.ddpsim.collectives.closed_forms import count_sent_chunks
 from tests.ddpsim.collectives.shaped import SHAPED_100US
 from tests.ddpsim.simulation.builders import workload
 
@@ -56,7 +57,7 @@ def test_servers_of_their_own_take_the_closed_form(ranks: int, servers: int) -> 
     # A server's link carries its part of all workers' messages, or a worker's its whole message, where that is more.
     expected = launch_s + 2 * alpha + 2 * max((ranks - servers) / servers, 1.0) * size * beta
     assert found == pytest.approx(expected, rel=1e-3)
-    sent = parameter_server(ranks, range(ranks - servers, ranks), ranks - servers).count_sent_chunks()
+    sent = count_sent_chunks(parameter_server(ranks, range(ranks - servers, ranks), ranks - servers))
     assert sent == [servers] * (ranks - servers) + [ranks - servers] * servers
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddpsim.calibrating.documented import make_documented_calibration
 from ddpsim.calibrating.fitting import Fit, Prior, Vector, fit
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
@@ -20,6 +19,7 @@ from ddpsim.collectives.nccl.loads import GROUPS
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import PROTOCOLS, RING, TREE
 from ddpsim.units import MIB, format_count
+from studies.accuracy.documented import make_documented_calibration
 
 _FAR = 2.0
 """A table's mean log error over the median table's from which it is set aside; chosen by hand.

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.calibrating.documented import make_documented_calibration
-from ddpsim.calibrating.pooled import CachedTimes, depends_on, fit_pooled
 from ddpsim.calibrating.samples import Sample
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.topology.spec import load_topology
+from studies.accuracy.documented import make_documented_calibration
+from studies.accuracy.pooled import CachedTimes, depends_on, fit_pooled
 
 MACHINES = {
     "dgx-1v": 1,

@@ -1,4 +1,6 @@
-"""Order traces that are drawn, with the statistics they are drawn with: worlds larger than anybody recorded.
+"""Order traces that are drawn, larger than anybody recorded: `python -m studies.orders.generated ranks=64 --out FILE`.
+
+`ddpsim order-bench --traces FILE` takes what it writes.
 
 A model is a stack of blocks of equal parameters, computed in turn from the top in backward. In each step a rank leaves
 some out and turns some neighbours round; what it left out it leaves out again with some persistence.
@@ -6,6 +8,7 @@ some out and turns some neighbours round; what it left out it leaves out again w
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -15,8 +18,9 @@ from numpy.typing import NDArray
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError
-from ddpsim.workload.order_trace import Context, OrderTrace
+from ddpsim.workload.order_trace import Context, OrderTrace, save_order_trace
 from ddpsim.workload.profile import Phase, Workload
+from studies.command import parser
 
 PER_BLOCK = 2
 """Parameters of a block, a weight and another as large."""
@@ -189,3 +193,17 @@ class _Rank:
                 place += 1
             place += 1
         yield from order
+
+
+def main() -> int:
+    """Write the trace of the statistics that are asked for."""
+    words = parser(__doc__)
+    words.add_argument("statistics", metavar="ranks=64,unused=0.3", help="those left out keep their defaults")
+    words.add_argument("--out", required=True, help="order trace to write; .gz is gzipped")
+    given = words.parse_args()
+    save_order_trace(generate_trace(statistics_of(given.statistics)), given.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
