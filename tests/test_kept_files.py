@@ -131,7 +131,7 @@ def test_a_tuners_page(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @having("record")
 def test_a_campaigns_record(kept: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from ddpexec.campaign.record import unpack
+    from ddpexec.lab.campaign.record import unpack
 
     out = tmp_path / "out"
     campaign = unpack(kept / "record", out)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.demo.planned import MACHINES
+from ddpexec.lab.demo.planned import MACHINES
 from ddpsim.bucketing import BucketCaps
 from ddpsim.planning.bound import bound_of, describe_bound
 from ddpsim.prediction.named import predict

@@ -14,7 +14,7 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.output import JsonDocument, write
 
 if TYPE_CHECKING:
-    from ddpexec.campaign.spec import Campaign
+    from ddpexec.lab.campaign.spec import Campaign
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +52,10 @@ def campaign(
 
     A configuration that fails is named at the end, does not stop the others, and makes the exit code 1.
     """
-    from ddpexec.campaign.campaign import carry_out, find_finished
-    from ddpexec.campaign.report import markdown
-    from ddpexec.campaign.results import summarise_results
-    from ddpexec.campaign.spec import load_campaign
+    from ddpexec.lab.campaign.campaign import carry_out, find_finished
+    from ddpexec.lab.campaign.report import markdown
+    from ddpexec.lab.campaign.results import summarise_results
+    from ddpexec.lab.campaign.spec import load_campaign
     from ddpsim.files import check_writable_folder
     from ddpsim.stopping import Stopped, stop_on_signals
 
@@ -87,7 +87,7 @@ def campaign(
 
 
 def _keep(plan: Campaign, file: Path, out: Path, target: Path | None, source: Path | None) -> None:
-    from ddpexec.campaign.record import pack, unpack
+    from ddpexec.lab.campaign.record import pack, unpack
 
     if source is not None:
         unpack(source, out)

@@ -10,7 +10,8 @@ from ddpsim.cli.output import Output
 @expand
 def doctor(output: Output) -> None:
     """Say what this torch and this machine can do for real runs; `ddpsim doctor` says it with the rest."""
-    from ddpexec.doctor import labs, torches
+    from ddpexec.doctor import torches
+    from ddpexec.lab import findings as labs
 
     found = [*torches.findings(), *labs.findings()]
     output.emit({"findings": [each.document() for each in found]}, lambda: text_of(found))

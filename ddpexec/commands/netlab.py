@@ -19,6 +19,6 @@ def netlab(
     nodes: Annotated[Optional[int], typer.Option(min=1, help="With --topology: how many of its nodes.")] = None,  # noqa: UP045
 ) -> None:
     """Build a network of namespaces with shaped links, run COMMAND on every rank as torchrun would, take it down."""
-    from ddpexec.netlab.command import parse_topology, run_command
+    from ddpexec.lab.netlab.command import parse_topology, run_command
 
     raise typer.Exit(run_command(parse_topology(ranks, rate, delay, topology), command, nodes=nodes))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from ddpsim.errors import InputError
+
+RANKS_HERE = "DDPEXEC_RANKS_HERE"
+"""Variable that tells a rank how many share this machine; in a lab, its namespace looks like a machine of its own."""
 
 
 def is_first_rank() -> bool:
@@ -40,3 +44,9 @@ def refuse_shared_input(*paths: str | None) -> None:
     """
     if has_others() and "-" in paths:
         raise InputError("several ranks cannot read one standard input", place="-", remedy="name a file")
+
+
+def module_environment() -> dict[str, str]:
+    """Return the environment in which `python -m ddpexec...` finds this very package from any folder."""
+    path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.netlab.launch import RANKS_HERE
+from ddpexec.groups.torchrun import RANKS_HERE
 from ddpexec.running.timed import make_timed_model
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddpexec.netlab.shapes import lab_topology
 from ddpexec.tuning.observed import Observed, ObservedJob, RankSteps, Seconds
 from ddpexec.tuning.plan import DDP, Groups, TrialPlan
 from ddpexec.tuning.wires import Wire, wire_of
@@ -31,6 +30,7 @@ from ddpsim.schedules.schemes import WITHOUT_BUCKETS
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.scheduling import schedule_of
+from ddpsim.topology.processes import lab_topology
 from ddpsim.units import MIB
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.profile import ForwardUse

@@ -21,7 +21,11 @@ from studies.accuracy.systems import CITED, SYSTEMS, load
 from studies.command import parser
 
 _ROOT = Path(__file__).resolve().parents[2]
-_RECORDED = ("traces/*/networks/*", "tests/ddpexec/campaign/recorded/networks/*", "tests/ddpsim/collectives/recorded/*")
+_RECORDED = (
+    "traces/*/networks/*",
+    "tests/ddpexec/lab/campaign/recorded/networks/*",
+    "tests/ddpsim/collectives/recorded/*",
+)
 
 
 def tables() -> Iterator[tuple[str, str, list[Sample]]]:

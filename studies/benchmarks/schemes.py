@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from ddpexec.campaign.campaign import carry_out
-from ddpexec.campaign.results import Result
-from ddpexec.campaign.spec import Campaign, Configuration, load_campaign
+from ddpexec.lab.campaign.campaign import carry_out
+from ddpexec.lab.campaign.results import Result
+from ddpexec.lab.campaign.spec import Campaign, Configuration, load_campaign
 from ddpsim.bucketing import Parameter
 from ddpsim.files import write_whole
 from ddpsim.trace.json import read_trace

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ddpexec.campaign.predicting import options
-from ddpexec.campaign.spec import network_topology
-from ddpexec.campaign.stages import stretch_workload, wire_s
+from ddpexec.lab.campaign.predicting import options
+from ddpexec.lab.campaign.spec import network_topology
+from ddpexec.lab.campaign.stages import stretch_workload, wire_s
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.workload.files import load_workload

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from ddpexec.campaign.record import unpack
-from ddpexec.campaign.spec import parse_campaign
+from ddpexec.lab.campaign.record import unpack
+from ddpexec.lab.campaign.spec import parse_campaign
 from ddpsim.chakra import import_trace as import_chakra
 from ddpsim.chakra.schema import Tensors, TraceNode, encode
 from ddpsim.collectives.calibration_file import load_calibration

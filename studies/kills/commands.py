@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpexec.netlab import names, support
+from ddpexec.lab.netlab import names, support
 
 MARK = "STUDIES_KILLS"
 MODEL = ("--workload", "mlp", "--topology", "dgx-1v")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.campaign.spec import load_campaign
+from ddpexec.lab.campaign.spec import load_campaign
 from studies.paper import lab
 
 RECORD = Path(__file__).parents[2] / "traces" / "paper"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from ddpexec.demo.planned import MACHINES
+from ddpexec.lab.demo.planned import MACHINES
 from ddpsim import Prediction, load_topology, load_workload, predict
 from ddpsim.plots import plot_steps
 

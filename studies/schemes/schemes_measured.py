@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ddpexec.campaign.spec import Configuration
+from ddpexec.lab.campaign.spec import Configuration
 from studies.schemes.other_runs import OTHER, table
 from studies.schemes.schemes_page import Chosen, tables
 from studies.validation.evidence import load

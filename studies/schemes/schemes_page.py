@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ddpexec.campaign.report import percent
-from ddpexec.campaign.results import Result
-from ddpexec.campaign.schemes import errors_by_scheme, rankings
-from ddpexec.campaign.spec import Configuration
+from ddpexec.lab.campaign.report import percent
+from ddpexec.lab.campaign.results import Result
+from ddpexec.lab.campaign.schemes import errors_by_scheme, rankings
+from ddpexec.lab.campaign.spec import Configuration
 from studies.validation.evidence import Evidence, Recorded
 
 Chosen = Callable[[Configuration], bool]

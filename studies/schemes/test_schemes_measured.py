@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ddpexec.campaign.spec import load_campaign
+from ddpexec.lab.campaign.spec import load_campaign
 from studies.schemes.other_runs import OTHER
 from studies.schemes.schemes_measured import RECORDS, ROOT, TARGET, TEMPLATE
 from studies.schemes.schemes_page import rows

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ddpexec.campaign.spec import parse_campaign
+from ddpexec.lab.campaign.spec import parse_campaign
 from studies.schemes.schemes_page import tables
 from studies.validation.evidence import Evidence, Held, Recorded
-from tests.ddpexec.campaign.test_results import result
+from tests.ddpexec.lab.campaign.test_results import result
 
 CAMPAIGN = """
 name: few

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ddpexec.campaign import predicting, stages
-from ddpexec.campaign.campaign import is_current
-from ddpexec.campaign.record import unpack
-from ddpexec.campaign.results import Result
-from ddpexec.campaign.spec import Campaign, Configuration
+from ddpexec.lab.campaign import predicting, stages
+from ddpexec.lab.campaign.campaign import is_current
+from ddpexec.lab.campaign.record import unpack
+from ddpexec.lab.campaign.results import Result
+from ddpexec.lab.campaign.spec import Campaign, Configuration
 from ddpsim.errors import InputError
 from ddpsim.files import read_json
 from ddpsim.trace.json import read_trace

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from ddpexec.campaign.report import percent
-from ddpexec.campaign.spec import Configuration
+from ddpexec.lab.campaign.report import percent
+from ddpexec.lab.campaign.spec import Configuration
 from studies.validation.evidence import Held, Recorded
 
 SIDES = ("before", "now")

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ddpexec.campaign.spec import Configuration
+from ddpexec.lab.campaign.spec import Configuration
 from ddpsim.errors import InputError
 from ddpsim.files import read_json
 

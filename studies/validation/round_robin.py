@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddpexec.campaign.report import percent
-from ddpexec.campaign.results import Result
-from ddpexec.campaign.spec import Configuration
+from ddpexec.lab.campaign.report import percent
+from ddpexec.lab.campaign.results import Result
+from ddpexec.lab.campaign.spec import Configuration
 from studies.validation.evidence import Recorded
 
 

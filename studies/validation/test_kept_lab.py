@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.campaign.spec import load_campaign
+from ddpexec.lab.campaign.spec import load_campaign
 from studies.validation.evidence import Recorded, load
 from studies.validation.kept import alone, run_of
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ddpexec.campaign import predicting
-from ddpexec.campaign.report import MEASURES
-from ddpexec.campaign.spec import Configuration
+from ddpexec.lab.campaign import predicting
+from ddpexec.lab.campaign.report import MEASURES
+from ddpexec.lab.campaign.spec import Configuration
 from ddpsim.errors import InputError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from textwrap import fill
 
-from ddpexec.campaign.report import (
+from ddpexec.lab.campaign.report import (
     format_compared,
     format_measures,
     format_one_process,
@@ -16,8 +16,8 @@ from ddpexec.campaign.report import (
     percent,
     trivial,
 )
-from ddpexec.campaign.results import summarise_results
-from ddpexec.campaign.schema import NetworkSpec
+from ddpexec.lab.campaign.results import summarise_results
+from ddpexec.lab.campaign.schema import NetworkSpec
 from ddpsim.plots import plot_validation
 from ddpsim.units import format_count
 from studies.validation.evidence import Evidence, Recorded

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ddpsim.workload.files import save_workload
-from tests.ddpexec.netlab.processes import children
+from tests.ddpexec.lab.netlab.processes import children
 from tests.ddpexec.small import small_workload
 
 TIMEOUT_S = 5.0

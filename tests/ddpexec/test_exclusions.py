@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from ddpexec.__main__ import main as ddpexec
 from ddpexec.ddp.options import check_drop, first_plan
 from ddpexec.ddp.reducer_options import ReducerOptions
-from ddpexec.netlab.command import parse_topology
+from ddpexec.lab.netlab.command import parse_topology
 from ddpexec.running.pipeline_options import PipelineOptions, check_beside
 from ddpexec.running.settings import RunSettings
 from ddpexec.running.turns import check_turns

@@ -106,7 +106,7 @@ def test_published_peaks_of_gpt2_on_one_gpu(flash: bool, mib: float) -> None:
 @pytest.mark.filterwarnings("error")
 def test_the_demos_own_model_is_counted_without_real_tensors_or_warnings() -> None:
     notes: list[str] = []
-    workload = estimate_step("ddpexec.demo.own_model:make_training", "V100", note=notes.append)
+    workload = estimate_step("ddpexec.lab.demo.own_model:make_training", "V100", note=notes.append)
     assert (workload.precision, notes) == ("amp", [])
     memory = predict(Job(workload, load_topology("dgx-1v")), band=False).memory
     assert memory is not None

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from ddpexec.__main__ import main
-from ddpexec.doctor import labs, torches
+from ddpexec.doctor import torches
+from ddpexec.lab import findings as labs
 from ddpsim.doctor.finding import NO, YES, Finding
 
 

@@ -1,0 +1,186 @@
+"""A campaign's results as Markdown: the measures beside what is to be reached, then one row a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddpexec.lab.campaign.results import Result
+from ddpexec.lab.campaign.schemes import Ranking, SchemeErrors, errors_by_scheme, rankings
+from ddpsim.tables import Column, ResultTable
+from ddpsim.units import format_count
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure of a campaign's summary, and within which limits it is wanted, None where it only informs."""
+
+    label: str
+    key: str
+    most: float | None = None
+    least: float | None = None
+
+    @property
+    def reach(self) -> str:
+        """The limits in words."""
+        limits = [f"{limit * 100:g}" for limit in (self.least, self.most) if limit is not None]
+        if len(limits) == 2:
+            return f"{' to '.join(limits)} %"
+        return f"{'<=' if self.least is None else '>='} {limits[0]} %" if limits else ""
+
+    def is_met(self, value: float | None) -> bool | None:
+        """Return whether `value` is within the limits; None where there is no value or no limit."""
+        if value is None or not self.reach:
+            return None
+        return (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
+
+    def cell(self, value: float | None) -> str:
+        """Return the value as a table's cell, `missed` beside it where it is out of its limits."""
+        return percent(value) + (", missed" if self.is_met(value) is False else "")
+
+
+MEASURES = (
+    Measure("absolute error of the iteration, median", "step_error_median", 0.02),
+    Measure("absolute error of the iteration, 95th percentile", "step_error_p95", 0.05),
+    Measure("signed error of the iteration, median", "step_error_signed_median"),
+    Measure("absolute error of the overhead over one process, median", "overhead_error_median", 0.05),
+    Measure("the same, best trivial predictor", "best_baseline_overhead_error_median"),
+    Measure("ours over the best trivial predictor's", "overhead_error_over_best_baseline", 0.5),
+    Measure("bucket finish times, median absolute error as a share of the step", "bucket_finish_error_median", 0.02),
+    Measure("regret of the predicted best cap, mean", "regret_mean", 0.01),
+    Measure("regret of the predicted best cap, worst", "regret_worst", 0.03),
+    Measure("regret of torch's default, mean", "regret_of_default_mean"),
+    Measure("regret of the best single cap, mean over the groups that ran it", "regret_of_best_single_cap_mean"),
+    Measure("regret of the predicted best cap, mean over the same groups", "regret_mean_where_best_single_cap_ran"),
+    Measure("share of (default - best) captured, where that is more than 5 %", "captured_share_mean", least=0.9),
+    Measure("the same, always torch's default", "captured_share_of_default_mean"),
+    Measure("the same, best single cap", "captured_share_of_best_single_cap_mean"),
+    Measure("80 % bands, coverage", "band_coverage", 0.9, 0.75),
+    Measure("80 % bands, median width", "band_width_median"),
+    Measure("noise of repeated runs, median half range", "noise_median"),
+)
+
+
+def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -> str:
+    """Return the page."""
+    lines = [
+        f"# Campaign {name}",
+        "",
+        f"{format_count(summary['configurations'], 'configuration')}. Every prediction was written before the first "
+        "run of its configuration; its constants come from microbenchmarks of the same network, apart from the runs.",
+        "",
+        *format_measures({"value": summary}),
+        "",
+        format_compared(summary),
+        "",
+        *trivial({"error of the overhead, median": summary}),
+        "",
+        *format_by_scheme(results),
+        *([f"{format_one_process(results)}.", ""] if results else []),
+        *_busy(results),
+        ResultTable.of(_columns(results), results).markdown(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _busy(results: Sequence[Result]) -> Iterator[str]:
+    """Yield which configurations were measured beside other work; nothing where none was."""
+    if names := [result.name for result in results if result.notes()]:
+        yield f"Measured while the machine was busy with other work, and slower for it: {', '.join(names)}."
+        yield ""
+
+
+def format_measures(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the table of measures, a column a summary."""
+    rows = ((m.label, *(m.cell(summary[m.key]) for summary in columns.values()), m.reach) for m in MEASURES)
+    header = ("measure", *columns, "reach")
+    yield from ResultTable(header, tuple(rows), frozenset({0, len(columns) + 1})).markdown().splitlines()
+
+
+def format_compared(summary: Mapping[str, Any]) -> str:
+    """Return in how many groups caps were compared."""
+    single = summary["best_single_cap"]
+    best = "no cap but the default was run in half of them"
+    if single is not None:
+        best = f"the best single cap is {single}, run in {summary['best_single_cap_groups']} of them"
+    return (
+        f"Caps were compared in {summary['cap_groups']} groups, of which {summary['groups_worth_tuning']} gain more "
+        f"than 5 % over torch's default; {best}."
+    )
+
+
+def trivial(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the table of trivial predictors' errors of the overhead, a column a summary."""
+    key = "baseline_overhead_error_median"
+    names = sorted({name for summary in columns.values() for name in summary[key]})
+    rows = ((name.replace("_", " "), *(percent(each[key][name]) for each in columns.values())) for name in names)
+    yield from ResultTable(("trivial predictor", *columns), tuple(rows)).markdown().splitlines()
+
+
+def format_by_scheme(results: Sequence[Result]) -> Iterator[str]:
+    """Yield how well each scheme is predicted, and which is the best of each family; nothing where there is but one."""
+    errors = errors_by_scheme(results)
+    if len(errors) < 2:
+        return
+    yield ResultTable.of(_OF_SCHEMES, errors).markdown()
+    yield ""
+    yield ResultTable.of(_OF_RANKINGS, list(rankings(results))).markdown()
+    yield ""
+
+
+_OF_SCHEMES: tuple[Column[SchemeErrors], ...] = (
+    Column("scheme", lambda each: each.scheme, words=True),
+    Column("configurations", lambda each: each.count),
+    Column("error of the step, median", lambda each: percent(each.median)),
+    Column("95th percentile", lambda each: percent(each.p95)),
+    Column("signed median", lambda each: percent(each.signed, signed=True)),
+    Column(
+        "signed range",
+        lambda each: f"{percent(each.least, signed=True)} to {percent(each.most, signed=True)}",
+        words=True,
+    ),
+)
+_OF_RANKINGS: tuple[Column[Ranking], ...] = (
+    Column("configuration", lambda each: each.family, words=True),
+    Column("predicted best", lambda each: each.predicted, words=True),
+    Column("measured best", lambda each: each.measured, words=True),
+    Column("regret", lambda each: percent(each.regret)),
+    Column("pairs more than 1 % apart, in the right order", lambda each: f"{each.right} of {each.pairs}"),
+)
+
+
+def format_one_process(results: Sequence[Result]) -> str:
+    """Return where the times of one process, over which a step's overhead is, come from."""
+    measured = "measured, by steps without communication at the end of the runs"
+    computed = "one rank without DDP at its workload's pace, computed, not run"
+    timed = sum(result.local_source == "measured" for result in results)
+    if timed in (0, len(results)):
+        return f"One process: {measured if timed else computed}"
+    return f"One process: {measured}; of {len(results) - timed} of {len(results)}, marked c: {computed}"
+
+
+def format_one_process_ms(result: Result, results: Sequence[Result]) -> str:
+    """Return the time of one process as a cell, marked where others were measured and this one was not."""
+    mixed = any(other.local_source == "measured" for other in results)
+    return f"{result.local_s * 1e3:.1f}{' c' if mixed and result.local_source != 'measured' else ''}"
+
+
+def _columns(results: Sequence[Result]) -> list[Column[Result]]:
+    ratio: Column[Result] = Column("ratio error", lambda each: percent(each.ratio_error, signed=True))
+    return [
+        Column("configuration", lambda each: each.name, words=True),
+        Column("one process, ms", lambda each: format_one_process_ms(each, results)),
+        Column("measured, ms", lambda each: f"{each.step_s * 1e3:.1f}"),
+        Column("noise", lambda each: percent(each.noise)),
+        Column("predicted, ms", lambda each: f"{each.predicted_s * 1e3:.1f}"),
+        Column("error", lambda each: percent(each.error, signed=True)),
+        Column("overhead error", lambda each: percent(each.overhead_error, signed=True)),
+        *([ratio] if any(each.ratio_error is not None for each in results) else []),
+        Column("term", lambda each: each.largest_term, words=True),
+    ]
+
+
+def percent(value: float | None, *, signed: bool = False) -> str:
+    """Return a share as a cell; `-` where there is none."""
+    return "-" if value is None else f"{value * 100:{'+' if signed else ''}.2f} %"

@@ -1,0 +1,261 @@
+"""The steps of a campaign beside its predictions, each leaving a file: a network measured, runs, a result.
+
+What needs torch or a network runs as a command of its own, as a user would type it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddpexec.lab.campaign.baselines import measure_baselines
+from ddpexec.lab.campaign.command import run_in_lab
+from ddpexec.lab.campaign.repeats import average_runs, mean_of
+from ddpexec.lab.campaign.results import Result
+from ddpexec.lab.campaign.spec import Configuration, network_topology
+from ddpexec.lab.netlab.network import wire_bytes
+from ddpexec.running.settings import RunSettings
+from ddpsim.calibrating.calibrate import calibrate
+from ddpsim.doctor.other_work import OtherWork
+from ddpsim.errors import InputError
+from ddpsim.files import json_text, read_json, write_whole
+from ddpsim.measured import read_table
+from ddpsim.options.arguments import format_arguments
+from ddpsim.options.option import option_values
+from ddpsim.prediction.document import load_prediction
+from ddpsim.topology.dump import dump_topology
+from ddpsim.topology.spec import load_topology
+from ddpsim.trace.json import read_trace
+from ddpsim.trace.metrics import summarise
+from ddpsim.trace.records import Trace
+from ddpsim.validation.validate import validate
+from ddpsim.workload import Workload
+from ddpsim.workload.files import load_workload, save_workload, workload_document
+from ddpsim.workload.pool import pool_captures
+from ddpsim.workload.replayed import single_clock
+
+LAUNCHES, ITERATIONS = 3, 6
+"""Of a capture: processes, and iterations of each."""
+
+
+class MeasuredNetwork:
+    """A campaign's network with what was measured on it.
+
+    Attributes:
+        topology: the file of what is built and what is predicted on.
+        table: allreduces measured on the network.
+        calibration: constants fitted to them.
+        sizes: which allreduces were asked of the microbenchmark.
+        workload: the capture of the model that computes on it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.topology, self.workload = folder / "topology.yaml", folder / "workload.json.gz"
+        self.table, self.calibration = folder / "allreduce.json", folder / "calibration.json"
+        self.sizes = folder / "microbench.txt"
+
+    @classmethod
+    def of(cls, configuration: Configuration, folder: Path) -> MeasuredNetwork:
+        """Return the one of `configuration` in a campaign's output folder."""
+        return cls(folder / "networks" / configuration.bench)
+
+    def forget_measurements(self) -> None:
+        """Remove what was measured on it and what was fitted to that."""
+        self.calibration.unlink(missing_ok=True)
+        self.table.unlink(missing_ok=True)
+
+
+def describe_network(configuration: Configuration, folder: Path) -> MeasuredNetwork:
+    """Write the network's topology, unless it is there; what was measured on another of that name goes."""
+    network = MeasuredNetwork.of(configuration, folder)
+    text = dump_topology(network_topology(configuration.run.network, configuration.network))
+    if not network.topology.exists() or network.topology.read_text() != text:
+        network.forget_measurements()
+        network.workload.unlink(missing_ok=True)
+        write_whole(network.topology, text)
+    sizes = " ".join(configuration.microbench.arguments()) + "\n"
+    if not network.sizes.exists() or network.sizes.read_text() != sizes:
+        if network.sizes.exists():
+            network.forget_measurements()
+        write_whole(network.sizes, sizes)
+    return network
+
+
+def measure_network(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> None:
+    """Measure allreduces on the network, beside the model if there is one, and fit the constants; skip what is there.
+
+    Timed layers take no processor and keep their pace, so nothing is measured beside them.
+    """
+    if not network.table.exists():
+        network.forget_measurements()
+        arguments = [*configuration.microbench.arguments(), "--backend", "gloo"]
+        if configuration.run.model is not None:
+            arguments += ["--under-load", str(folder / "workload.json.gz"), "--threads", "1"]
+        run_in_lab(network.topology, ["microbench", *arguments, "-o", str(network.table)])
+    fit(network)
+
+
+def fit(network: MeasuredNetwork) -> None:
+    """Fit the constants to what was measured on the network; skip it where they are there."""
+    if not network.calibration.exists():
+        tables = [read_table(network.table)]
+        report = calibrate(tables, load_topology(str(network.topology)), backend="gloo")
+        write_whole(network.calibration, json_text(report.calibration.document()))
+
+
+def workload_changed(configuration: Configuration, folder: Path) -> bool:
+    """Return whether `folder` holds another workload than the configuration's file gives today."""
+    path, name = folder / "workload.json.gz", configuration.run.workload
+    if name is None or not path.exists():
+        return False
+    today = stretch_workload(configuration, load_workload(name))
+    return workload_document(load_workload(str(path))) != workload_document(today)
+
+
+def prepare_workload(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> Workload:
+    """Write the workload that is run and predicted: a recorded one on one clock and scaled, or a model's capture."""
+    path = folder / "workload.json.gz"
+    run = configuration.run
+    if not path.exists():
+        if run.workload is not None:
+            save_workload(stretch_workload(configuration, load_workload(run.workload)), path)
+        else:
+            _capture(configuration, network)
+            write_whole(path, network.workload.read_bytes())
+    return load_workload(path)
+
+
+def stretch_workload(configuration: Configuration, workload: Workload) -> Workload:
+    """Return a recorded workload on one clock, its backward stretched to the configuration's wire time."""
+    run = configuration.run
+    scale = run.scale_compute or 1.0
+    if run.wire_over_backward is not None:
+        backward_s = float(single_clock(workload).backward.device_s.mean())
+        scale = wire_s(configuration, workload) / run.wire_over_backward / backward_s
+    return single_clock(workload, scale)
+
+
+def wire_s(configuration: Configuration, workload: Workload) -> float:
+    """Return how long the bytes of all gradients take a ring's narrowest link, packet headers included.
+
+    A trunk between two halves carries the ring once in each direction, as any link.
+    """
+    ranks = configuration.network.ranks
+    payload = 2 * (ranks - 1) / ranks * workload.gradient_bytes
+    return wire_bytes(int(payload)) / configuration.network.narrowest
+
+
+def measure_run(
+    configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path, repeat: int
+) -> None:
+    """Run the configuration once more, unless the run of that number is there."""
+    out = folder / f"run{repeat}"
+    if (out / "run.json").exists():
+        return
+    run_in_lab(network.topology, ["run", *run_arguments(configuration, folder, repeat), "--out", str(out)])
+
+
+def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -> list[str]:
+    """Return the configuration as `python -m ddpexec run` takes it."""
+    run = configuration.run
+    arguments = ["--workload", str(folder / "workload.json.gz")]
+    if run.model is not None:
+        arguments = ["--model", run.model, "--threads", "1"]
+    if configuration.takes_turns:
+        arguments.append("--interleave")
+    return [*arguments, *format_arguments(RunSettings, option_values(configuration.settings(repeat)))]
+
+
+def conclude(configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path) -> Result:
+    """Hold the prediction against the runs, write `result.json`, and return it.
+
+    One process is timed by the runs where each of them did, else it is as predicted.
+    """
+    prediction = load_prediction(folder / "prediction.json")
+    traces = [read_trace(folder / f"run{repeat}") for repeat in range(configuration.repeats)]
+    summaries = [summarise(trace) for trace in traces]
+    held = average_runs([validate(prediction, trace) for trace in traces])
+    write_whole(folder / "validation.json", json_text(held.document()))
+    predicted_local_s = _number(prediction, "local_s")
+    measured = held.local_source == "run"
+    local_s = held.iterations.measured_s - held.overhead.measured_s if measured else predicted_local_s
+    table = [(row.size_bytes, row.time_s) for row in read_table(network.table).rows]
+    wire = wire_s(configuration, workload) / float(workload.backward.device_s.mean())
+    settings = configuration.settings()
+    optimizer_s = float(np.median(workload.optimizer.device_s)) / settings.accumulate
+    result = Result(
+        name=configuration.name,
+        group=configuration.group,
+        caps=configuration.caps,
+        world_size=configuration.network.ranks,
+        wire_over_backward=wire,
+        predicted_s=_number(prediction, "iteration_s"),
+        low_s=_number(prediction, "iteration_low_s"),
+        high_s=_number(prediction, "iteration_high_s"),
+        step_s=held.iterations.measured_s,
+        repeats_s=tuple(summary.iteration_s for summary in summaries),
+        local_s=local_s,
+        predicted_local_s=predicted_local_s,
+        local_source="measured" if measured else "predicted",
+        bucket_errors=tuple(bucket.errors["finished_s"] for bucket in held.buckets),
+        baselines_s=mean_of(
+            [
+                measure_baselines(table, summary.buckets, local_s, optimizer_s, settings.sync_every)
+                for summary in summaries
+            ]
+        ),
+        largest_term=held.largest_term.name,
+        scheme=configuration.scheme,
+        family=configuration.family,
+        ratio=None if held.ratio is None else held.ratio.measured,
+        ratio_error=None if held.ratio is None else held.ratio.error,
+        **_other_work(traces),
+    )
+    write_whole(folder / "result.json", json_text(result.document()))
+    return result
+
+
+def _other_work(traces: Sequence[Trace]) -> dict[str, Any]:
+    """Return what the busiest of the runs tells of other work on its machine."""
+    told = [other for trace in traces if (other := OtherWork.read(trace.provenance)) is not None]
+    most = max(told, key=lambda other: other.busy, default=None)
+    return {} if most is None else most.document()
+
+
+def _capture(configuration: Configuration, network: MeasuredNetwork) -> None:
+    """Capture the model once for all that run it on the network; skip it where it is there.
+
+    It computes on all ranks at once, as they will share this machine, in several launches.
+    """
+    if network.workload.exists():
+        return
+    run = configuration.run
+    arguments = ["capture", "--model", str(run.model), "--device", "cpu", "--threads", "1"]
+    size = run.options["batch_size"]
+    arguments += [] if size is None else ["--batch-size", str(size)]
+    parts = [network.folder / f"capture{number}.json.gz" for number in range(LAUNCHES)]
+    for part in parts:
+        run_in_lab(network.topology, [*arguments, "--iterations", str(ITERATIONS), "-o", str(part)])
+    save_workload(pool_captures([load_workload(str(part)) for part in parts]), network.workload)
+    for part in parts:
+        part.unlink()
+
+
+def _number(document: Mapping[str, Any], key: str) -> float:
+    value = document[key]
+    if not isinstance(value, int | float):
+        raise InputError(f"{value!r} is not a number", place=key)
+    return float(value)
+
+
+def read_result(folder: Path) -> Result | None:
+    """Return the result in `folder`; None where there is none that can be read: it follows from the runs."""
+    try:
+        document = read_json(folder / "result.json", InputError, "run the campaign again")
+        return Result.from_document(document) if isinstance(document, dict) else None
+    except (InputError, KeyError, TypeError):
+        return None
