@@ -86,15 +86,15 @@ RANKS_OF_THEIR_OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "servers": (
         ("ddpsim/collectives/servers.py", "ddpsim/schedules/servers.py", "ddpsim/schedules/parallax.py",
          "ddpsim/simulation/parameter_servers.py"),
-        ("Servers", "SERVERS", "TRAINERS", "ServerPlaces", "ServerLinks", "ServerConnection", "Staleness", "staleness",
-         "servers", "hosts", "served", "trainers", "asynchronous"),
+        ("Servers", "SERVERS", "TRAINERS", "ServerPlaces", "ServerLinks", "ServerConnection", "staleness", "servers",
+         "hosts", "trainers"),
     ),
     "pipelines": (
         ("ddpsim/cli/pipeline.py", "ddpsim/jobs/pipeline.py", "ddpsim/jobs/stages.py", "ddpsim/planning/pipeline.py",
          "ddpsim/schedules/pipeline.py", "ddpsim/simulation/stages.py"),
-        ("Pipeline", "pipeline", "staged", "StagedRank", "StageBuilder", "StageLinks", "StageWork", "RankPart",
-         "parts_of", "in_stages", "plan_of_part", "join_plans", "micro_batches", "stages_per_rank", "works_of",
-         "passes_of", "beside_stages", "part_of_place"),
+        ("Pipeline", "pipeline", "StageLinks", "StageWork", "ModelPart", "StagePart", "ONLY_STAGE", "parts_of",
+         "pace_of_part", "plan_in_model", "micro_batches", "stages_per_rank", "works_of", "passes_of", "beside_stages",
+         "part_of_place"),
     ),
     "devices": (
         ("ddpsim/jobs/device_split.py", "ddpsim/workload/devices.py"),

@@ -40,7 +40,7 @@ def _step(found: Explanation) -> str:
     traced, ranks = found.traced, found.ranks
     lines = [
         f"traced step  {format_time(traced.step_s)} ({format_time(traced.low_s)} to {format_time(traced.high_s)}), "
-        f"median of {format_count(traced.steps, 'step')}; bound by {found.bound_text}"
+        f"median of {format_count(traced.steps, 'step')}; bottleneck: {found.bound_text}"
     ]
     if found.profiler_s is not None and found.untraced_s is not None:
         lines.append(f"profiler     {format_time(found.profiler_s)} of it; without it {format_time(found.untraced_s)}")

@@ -112,7 +112,7 @@ class ResumableCommand:
 
     def _say_what_is_known(self, what: str, known: int, total: int) -> None:
         """Note what a journal of before spares this command."""
-        if self.journal is None or (self.journal.is_new and not self.journal.entries):
+        if self.journal is None or (self.journal.is_new and not known):
             return
         if known or len(self._stages) == 1:
             others = "" if known else ": what it holds is of other questions, parts of these, or another version"

@@ -18,7 +18,7 @@ from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.text import numbers
 from ddpsim.order.consensus import Consensus
-from ddpsim.tables import table_of
+from ddpsim.tables.columns import text_of
 
 if TYPE_CHECKING:
     from ddpsim.workload.order_trace import OrderTrace
@@ -105,7 +105,7 @@ def order_bench(
 
         plot_gains(documents, arguments.plot)
         note(f"wrote {arguments.plot}")
-    output.emit({"rows": documents}, lambda: table_of("order-bench", documents).text())
+    output.emit({"rows": documents}, lambda: text_of("order-bench", documents, bands=True))
 
 
 def _traces(given: str | None) -> list[OrderTrace]:

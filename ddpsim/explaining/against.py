@@ -190,7 +190,7 @@ def _list_changes(now: Explanation, then: Explanation) -> Iterator[str]:
     if now.buckets and then.buckets and _sizes(now) != _sizes(then) and not called:
         yield f"buckets: {now.buckets}; before {then.buckets}"
     if now.bound != then.bound:
-        yield f"bound by {now.bound_text}, before by {then.bound_text}"
+        yield f"bottleneck: {now.bound_text}, before {then.bound_text}"
     yield from _list_late(now, then)
     if (now.link is None) != (then.link is None):
         link = now.link or then.link

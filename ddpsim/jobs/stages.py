@@ -150,6 +150,17 @@ class ModelPart:
     workload: Workload = field(repr=False)
     stages: tuple[StagePart, ...]
 
+    def pace_of(self, stage: int, whole: IterationProfile) -> IterationProfile:
+        """Return the pace of a stage of the model that it has, of that of all that the rank has."""
+        if len(self.stages) == 1:
+            return whole
+        one = next(each for each in self.stages if each.stage == stage)
+        return replace(
+            _keep(whole, one.parameters, ends=one is self.stages[0]),
+            forward_host=whole.forward_host * (one.host[1] - one.host[0]),
+            forward_work=whole.forward_work * (one.device[1] - one.device[0]),
+        )
+
 
 def parts_of(workload: Workload, given: Pipeline) -> Iterator[ModelPart]:
     """Yield what each rank of a pipeline has of `workload`.
@@ -295,15 +306,6 @@ def pace_of_part(whole: IterationProfile, part: ModelPart) -> IterationProfile:
         missed=frozenset(own[index] for index in whole.missed & own.keys()),
     )
     return replace(made, idle_s=made.least_idle_s)
-
-
-def pace_of_stage(whole: IterationProfile, part: ModelPart, stage: StagePart) -> IterationProfile:
-    """Return the pace of one of several stages of a rank, of that of all that the rank has."""
-    return replace(
-        _keep(whole, stage.parameters, ends=stage.stage == part.stages[0].stage),
-        forward_host=whole.forward_host * (stage.host[1] - stage.host[0]),
-        forward_work=whole.forward_work * (stage.device[1] - stage.device[0]),
-    )
 
 
 def _keep(pace: IterationProfile, parameters: Collection[int], *, ends: bool) -> IterationProfile:

@@ -42,6 +42,10 @@ class QuickStep:
     caps: BucketCaps | None = None
     refused: tuple[str, str | None, str | None] | None = None
 
+    def __post_init__(self) -> None:
+        if self.memory is None and self.step_s is None and self.refused is None:
+            raise ValueError("a quick step that says nothing")  # as a file that was written by others may have it
+
     @property
     def error(self) -> InputError | None:
         """Why the candidate cannot be."""

@@ -29,7 +29,7 @@ from ddpsim.planning.candidates import (
     global_batch_size_of,
     plain_ddp_of,
 )
-from ddpsim.planning.quick_step import QuickStep, ask_quick_step, quick_step
+from ddpsim.planning.quick_step import QuickStep, ask_quick_step
 from ddpsim.planning.search_report import SearchReport, SearchRow
 from ddpsim.prediction.answers import Answers, Compute, computing, name_job
 from ddpsim.prediction.memory import Memory
@@ -244,18 +244,20 @@ class SearchQuestion:
         ruled_out.add(MAY_NOT_FIT, len(faster[IN_DOUBT:]))
         ruled_out.add(SLOWER, len(ranking.found) - len(shown) - len(faster) + ranking.unsimulated)
         count, simulated = ruled_out.total + len(leaders), len(ranking.found)
-        plain = self._plain_ddp()
+        plain = self._plain_ddp(compute)
         among = isinstance(plain, Leader) and any(run.candidate == plain.candidate for run in runs)
         return RankedCandidates(self, tuple(leaders), plain, count, simulated, ruled_out, among)
 
-    def _plain_ddp(self) -> Leader | InputError:
+    def _plain_ddp(self, compute: Compute) -> Leader | InputError:
         """Return DDP at torch's defaults, whatever is looked over, and whether it fits or not."""
         try:
             run = plain_ddp_of(self.model, self.topology, self.placement, self.options, self.space)
         except InputError as error:
             return error
         leader = Leader(run.candidate, self._job(run))
-        return quick_step((leader.job, 0.0), caps=()).error or leader
+        look = partial(ask_quick_step, caps=())
+        [quick] = compute(look, [(leader.job, 0.0)], _name_candidate, progress=lambda *_: None)
+        return quick.error or leader
 
     def _job(self, run: CandidateRun) -> Job:
         return Job(run.workload, self.topology, self.nodes, self.gpus_per_node, run.options, self.calibration)

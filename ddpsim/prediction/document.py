@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.assign import Bucket
@@ -17,6 +17,7 @@ from ddpsim.documents import Amount, Document, Index, Number, Text, document_err
 from ddpsim.doubts.doubt import Ends
 from ddpsim.errors import InputError
 from ddpsim.files import display_name, read_json
+from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.prediction import OVER_ITERATIONS, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.job import Job
@@ -143,6 +144,21 @@ _Buckets = tuple[tuple[tuple[int, ...], int | None], ...]
 _READ = TypeAdapter(tuple[Summary, _Buckets, TorchCall, float, float, float, tuple[Ends, ...], float | None])
 
 
+class _Figures(Document):
+    """What a prediction that is read takes from its document as it stands."""
+
+    topology: Text
+    workload: Text
+    nodes: Index
+    accumulate: Index
+    samples_per_s: Amount
+    tokens_per_s: Amount | None
+    clipping_s: Amount | None
+    scaling_efficiency: Amount
+    hidden_comm_cost_s: Amount | None
+    notes: list[str]
+
+
 def read_prediction(document: Mapping[str, Any] | str, job: Job | None = None) -> Prediction:
     """Return the prediction that `document` was written of: with its job, which has been loaded, an equal one.
 
@@ -151,6 +167,10 @@ def read_prediction(document: Mapping[str, Any] | str, job: Job | None = None) -
     """
     try:
         said = json.loads(document) if isinstance(document, str) else document
+        check_prediction(said, "document")
+        read_as(_Figures, said, "document", InputError, _AGAIN)
+        if said["memory"] is not None:
+            Memory.from_document(said["memory"])
         own = [{each.name: bucket[each.name] for each in fields(BucketSummary)} for bucket in said["buckets"]]
         over = {name: said["iterations"][name] for name in OVER_ITERATIONS}
         counted = {each.name: said.get(each.name) for each in fields(Summary)} | over | {"buckets": own}
@@ -162,13 +182,44 @@ def read_prediction(document: Mapping[str, Any] | str, job: Job | None = None) -
             run, plan = cast(Any, _Lacking("run")), cast(Any, _Lacking("plan"))
         else:
             run, plan = SimulatedRun.of(job), _restore_plan(buckets, call, job.workload.parameters)
-    except (KeyError, TypeError, AttributeError, IndexError, ValidationError, json.JSONDecodeError) as error:
+            _check_job(said, run, plan)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
         wrong = f"lacks {error}" if isinstance(error, KeyError) else "is no prediction"
         raise InputError(f"the document {wrong}", place="document", remedy=_AGAIN) from error
     return Prediction(run, summary, plan, local_s, low_s, high_s, ends, hidden_s, said)
 
 
 _AGAIN = "give what `Prediction.document()` of this version returns, with the job that it was made of, or none"
+
+
+def _check_job(said: Mapping[str, Any], run: SimulatedRun, plan: BucketPlan) -> None:
+    """Refuse the document of another job.
+
+    Raises:
+        InputError: names what it has of another.
+    """
+    options, placement = run.options, run.placement
+    own = {
+        "workload": run.workload.name,
+        "nodes": placement.nodes,
+        "world_size": placement.world_size,
+        "scheme": options.scheme,
+        "accumulate": options.accumulate,
+        "plan_fingerprint": plan.fingerprint(),
+    }
+    beside = {
+        "topology_fingerprint": placement.topology.fingerprint(),
+        "seed": options.seed,
+        "fidelity": options.fidelity,
+        "compression": options.compression,
+        "order": options.order,
+        "drop": dict(options.drop),
+    }
+    for document, known in ((said, own), (said["provenance"], beside)):
+        for key, value in known.items():
+            if document[key] != value:
+                what = f"the document is another job's: its `{key}` is {document[key]!r}, the job's {value!r}"
+                raise InputError(what, place="job", remedy="give the job that it was made of, or none")
 
 
 def _restore_plan(buckets: _Buckets, call: TorchCall, parameters: Sequence[Parameter]) -> BucketPlan:
@@ -178,14 +229,14 @@ def _restore_plan(buckets: _Buckets, call: TorchCall, parameters: Sequence[Param
     return BucketPlan(tuple(whole), tuple(parameter.name for parameter in parameters), call)
 
 
+@dataclass(frozen=True)
 class _Lacking:
     """Stands for what a prediction lacks that was read without its job, and says so where it is asked for."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    what: str
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        what = f"the prediction was read without its job, and has no {self._name}: its `{name}` is not known"
+        what = f"the prediction was read without its job, and has no {self.what}: its `{name}` is not known"
         raise InputError(what, place="job", remedy="read it with its job: `Prediction.from_document(document, job)`")

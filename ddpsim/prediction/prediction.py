@@ -474,7 +474,8 @@ class Prediction:
         """Return the `predict` document; the units are in its keys."""
         found = self.kept_document()
         if "transports" not in found:
-            found["transports"] = None if (taken := self.transports) is None else taken.document()
+            taken = self.transports if isinstance(self.run, SimulatedRun) else None
+            found["transports"] = None if taken is None else taken.document()
         return found
 
     def kept_document(self) -> dict[str, object]:

@@ -151,7 +151,8 @@ def _bound(best: ComparisonRow, comparison: Comparison) -> str:
     by = " and ".join(each for each in (bound.by, bound.beside) if each)
     over = f" over {bound.link}" if "communication" in by and bound.link else ""
     exposed = f"{100 * bound.exposed_share:.1f} % of its step waits for communication"
-    it = "It does not fit its GPUs, as nothing here does; it" if best.fits is False else "It"
+    it = f"{best.model} there"
+    it = f"{it} does not fit its GPUs, as nothing here does; it" if best.fits is False else it
     said = f"{it} is bound by {by}{over}, and {exposed}"
     ranked = comparison.list_ranked(best.model)
     rows = [row for row in ranked if row.fits is not False]
@@ -165,7 +166,7 @@ def _bound(best: ComparisonRow, comparison: Comparison) -> str:
 
 
 def _paste(row: ComparisonRow) -> tuple[str, str]:
-    return f"On {format_count(row.nodes, 'node')} of {row.machine}:", row.prediction.plan.torch
+    return f"{row.model} on {format_count(row.nodes, 'node')} of {row.machine}:", row.prediction.plan.torch
 
 
 _TITLES = {

@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from ddpsim.jobs.stages import pace_of_stage
 from ddpsim.jobs.updates import ForwardWait
 from ddpsim.operations import Operation
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
@@ -115,7 +114,7 @@ class IterationBuilder:
                 message = LayerMessage(each.size_bytes, 0.0, 0.0, before, Operation.SENDRECV)
                 to.layer_waits(nodes, message, lanes.index(each.receives), together)
                 sent = () if together else sent
-            pace = whole if len(self._stages) == 1 else pace_of_stage(whole, setting.part, self._stages[each.stage])
+            pace = setting.part.pace_of(each.stage, whole)
             (self._forward if forward else self._backward)(nodes, launches, each, pace, begun)
             if "computed" in each.settles:
                 to.wait_for(sent)

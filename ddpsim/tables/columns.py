@@ -101,11 +101,11 @@ def table_of(command: str, records: Sequence[Record], asked: Sequence[str] = (),
 _ALL = ShownColumns(())
 
 
-def text_of(command: str, records: Sequence[Record], asked: Sequence[str] = ()) -> str:
+def text_of(command: str, records: Sequence[Record], asked: Sequence[str] = (), *, bands: bool = False) -> str:
     """Return the same as text; of what is too wide the columns that say which row it is stand in each part."""
     names = asked or list_shown(command, records)
     places = [number for number, name in enumerate(names) if name in DECLARED and DECLARED[name].place]
-    return table_of(command, records, names, bands=False).parts(places)
+    return table_of(command, records, names, bands=bands).parts(places)
 
 
 def csv_of(command: str, records: Sequence[Record], asked: Sequence[str] = ()) -> str:

@@ -166,7 +166,7 @@ def _lines_of(cell: str, width: int) -> list[str]:
     if len(cell) <= width:
         return [cell]
     number, *band = _split_band(cell)
-    if band and number[:1].isdigit():
+    if band and number.lstrip("+-")[:1].isdigit():
         return [number, *band]
     # What a name has of control characters stays, for the stream to show it as what it is.
     return wrap(

@@ -274,7 +274,6 @@ def test_of_schemes_with_the_same_messages_one_is_simulated(monkeypatch: pytest.
         asked.append(item[0].options.scheme)
         return quick_step(item, caps)
 
-    monkeypatch.setattr("ddpsim.planning.search.quick_step", watched)
     monkeypatch.setattr("ddpsim.planning.quick_step.quick_step", watched)
     space = SearchSpace(schemes=["zero2", "zero1"], tensor_parallel=[1], pipelines=[None], micro_batch_sizes=[64])
     found = search("mlp", load_topology("dgx-1v"), space=space)

@@ -71,7 +71,7 @@ def test_a_plan_that_was_asked_for_is_kept() -> None:
 
 @pytest.mark.parametrize("changed", ["5", "[]", '{"iteration_s": 1}', "nothing", {"buckets": 3}])
 def test_what_is_no_prediction_of_the_job_is_refused(changed: Any) -> None:
-    with pytest.raises(InputError, match=r"the document (is no prediction|lacks)"):
+    with pytest.raises(InputError, match=r"no prediction|not a prediction|key is missing"):
         Prediction.from_document(changed, job_of({}))
 
 
@@ -86,6 +86,33 @@ def test_another_jobs_document_is_refused() -> None:
     found = predict(job_of({}), band=False).document()
     with pytest.raises(InputError, match="the document is no prediction"):
         Prediction.from_document(found, Job("mlp", "loopback"))
+    others = {
+        "`nodes` is 2, the job's 4": {"nodes": 4},
+        "`scheme` is 'ddp', the job's 'zero1'": {"options": Options(scheme="zero1")},
+        "`accumulate` is 1, the job's 2": {"options": Options(accumulate=2)},
+        "`compression` is 'none', the job's 'fp16'": {"options": Options(compression="fp16")},
+    }
+    for said, other in others.items():
+        with pytest.raises(InputError, match=f"the document is another job's: its {said}"):
+            Prediction.from_document(found, job_of(other))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("memory", {"x": 1}), ("iteration_s", -1.0), ("samples_per_s", float("nan")), ("nodes", "two"), ("notes", 3)],
+)
+def test_a_figure_that_cannot_be_is_refused(key: str, value: object) -> None:
+    found = predict(job_of({}), band=False).document()
+    with pytest.raises(InputError, match=key if key != "memory" else "lacks 'parameters_bytes'"):
+        Prediction.from_document({**found, key: value})
+    with pytest.raises(InputError, match=key):
+        Prediction.from_document({name: each for name, each in found.items() if name != key})
+
+
+def test_texts_that_are_too_deep_or_too_long_are_no_prediction() -> None:
+    for text in ("[" * 200_000, "1" * 5_000):
+        with pytest.raises(InputError, match="the document is no prediction"):
+            Prediction.from_document(text)
 
 
 ONE_WITH_ALL = {
@@ -108,7 +135,9 @@ def test_without_its_job_it_has_numbers_and_tables_and_says_what_it_lacks(case: 
     }
     assert (alone.document(), alone.records()) == (found.document(), found.records())
     assert (repr(alone), alone._repr_html_()) == (repr(found), found._repr_html_())
-    assert pickle.loads(pickle.dumps(alone)).document() == found.document()
+    assert pickle.loads(pickle.dumps(alone)) == alone == Prediction.from_document(found.document())
+    kept = Prediction.from_document(found.kept_document())
+    assert kept.document() == found.document() | {"transports": None}
     for name, lacks in {"trace": "no run: its `trace`", "workload": "no run"}.items():
         with pytest.raises(InputError, match=f"without its job, and has {lacks}"):
             getattr(alone, name)
