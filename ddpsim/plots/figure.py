@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from matplotlib import rc_context
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from ddpsim.files import write_whole
@@ -85,7 +85,12 @@ def label_logarithms(axis: Any, low: float, high: float) -> None:
     axis.set_major_locator(FixedLocator(log_ticks(low, high)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
+    if len(decades(low, high)) < len(_DIGITS):
+        axis.set_minor_locator(NullLocator())  # lines of 3 and 4 would stand between labels of other steps
 
+
+_DIGITS = (1, 2, 5)
+"""Of each power of ten, what is labelled."""
 
 _LEGIBLE = 3
 """Powers of ten up to which 2 and 5 of each are labelled too."""
@@ -98,7 +103,7 @@ def decades(low: float, high: float) -> list[float]:
     ([5.0, 10.0, 20.0, 50.0], [1.0, 10.0, 100.0, 1000.0, 10000.0])
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    digits = (1, 2, 5) if math.log10(high / low) <= _LEGIBLE else (1,)
+    digits = _DIGITS if math.log10(high / low) <= _LEGIBLE else (1,)
     return [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
 
 

@@ -18,7 +18,7 @@ ARMS = (Arm(TORCH), Arm("drift:1:1", "context"), Arm(ORACLE))
 
 
 def trace(ranks=2):
-    return load_order_trace(f"tests/data/orders/generated-{ranks}.json.gz")
+    return load_order_trace(f"tests/ddpexec/running/orders/generated-{ranks}.json.gz")
 
 
 def trained(rank):
