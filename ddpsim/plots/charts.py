@@ -61,7 +61,10 @@ def save_charts(charts: Sequence[Chart], path: str | Path, layout: PictureLayout
             figure.add_subplot(rows, columns, number, sharey=panels[0] if panels and layout.share_y else None)
         )
         _draw(panels[-1], chart)
-        panels[-1].set_title("\n".join(wrap(chart.title, _LONG, break_long_words=False, break_on_hyphens=False)))
+        title = wrap(chart.title, _LONG, break_long_words=False, break_on_hyphens=False)
+        # A model's name is one word, which may be longer than its panel is wide.
+        size = "medium" if any(len(line) > _LONG for line in title) else "large"
+        panels[-1].set_title("\n".join(title), fontsize=size)
     # Where an axis ends, all panels that share it must have been drawn.
     for axes, chart in zip(panels, charts, strict=True):
         _end_axes(axes, chart)
