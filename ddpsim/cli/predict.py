@@ -265,13 +265,13 @@ def _times(prediction: Prediction, cases: Sequence[ConditionalStep | None]) -> l
 
 def _apart(prediction: Prediction) -> list[str]:
     """Return the line on ranks that go on without each other: their steps, and what else was measured."""
-    from ddpsim.simulation.parameter_servers import in_words
+    from ddpsim.simulation.parameter_servers import describe_staleness
     from ddpsim.units import format_count, format_time
 
     if (steps := prediction.rank_steps_s) is None or not (remarks := prediction.remarks):
         return []
     least, most = (format_time(find(steps.values())) for find in (min, max))
-    words = "; ".join(map(in_words, remarks.values()))
+    words = "; ".join(map(describe_staleness, remarks.values()))
     return [f"{format_count(len(steps), 'rank')} with steps of {least} to {most}; {words}"]
 
 

@@ -196,5 +196,5 @@ class Pipeline:
         refuse_excluded(self, "pipelines")
 
 
-WHOLE = Pipeline()
+WHOLE_MODEL = Pipeline()
 """A whole model: one stage, of whose micro-batches each is an iteration."""

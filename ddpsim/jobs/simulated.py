@@ -13,7 +13,7 @@ from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions, Fidel
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job_options import NO_INPUT, JobOptions
-from ddpsim.jobs.pipeline import WHOLE, Pipeline, parse_pipeline
+from ddpsim.jobs.pipeline import WHOLE_MODEL, Pipeline, parse_pipeline
 from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Option, Section, check_at_least_one, plain_signature, positive
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
@@ -216,7 +216,7 @@ class Options(JobOptions):
     @property
     def cut(self) -> Pipeline:
         """The stages of the model; of a whole one, one on each rank."""
-        return self.pipeline or WHOLE
+        return self.pipeline or WHOLE_MODEL
 
     @property
     def ranks_a_copy(self) -> int:
@@ -224,8 +224,8 @@ class Options(JobOptions):
         return self.tensor_parallel * self.cut.stages
 
     @property
-    def passes(self) -> int:
-        """Micro-batches of an iteration: one, which several iterations may accumulate, or those of its stages."""
+    def forwards(self) -> int:
+        """Forwards of an iteration: one, or in stages one a micro-batch of its step."""
         return self.cut.micro_batches
 
     def of_micro_batches(self, count: int) -> Self:

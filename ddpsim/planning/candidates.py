@@ -10,7 +10,7 @@ from math import gcd
 import numpy as np
 
 from ddpsim.errors import InputError
-from ddpsim.jobs.pipeline import WHOLE, Pipeline
+from ddpsim.jobs.pipeline import WHOLE_MODEL, Pipeline
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import boundary_of, stages_of
 from ddpsim.options.exclusions import refuse_excluded
@@ -84,7 +84,7 @@ class SearchCandidate:
             "scheme": self.scheme,
             "tensor_parallel": self.tensor_parallel,
             "stages": None if self.pipeline is None else str(self.pipeline),
-            "data_parallel": world_size // self.tensor_parallel // (self.pipeline or WHOLE).stages,
+            "data_parallel": world_size // self.tensor_parallel // (self.pipeline or WHOLE_MODEL).stages,
             "micro_batch_size": self.micro_batch_size,
             "accumulate": self.accumulate,
         }
@@ -316,7 +316,7 @@ def _least_s(candidate: SearchCandidate, micro_batch_s: float) -> float:
 
     The first micro-batch passes all stages but its own rank's, while a rank computes nothing.
     """
-    cut = candidate.pipeline or WHOLE
+    cut = candidate.pipeline or WHOLE_MODEL
     return (candidate.accumulate + (cut.stages - 1) / cut.stages_per_rank) * micro_batch_s / cut.stages
 
 

@@ -113,7 +113,7 @@ class _TimedBuckets:
 
     @classmethod
     def of(cls, run: SimulatedRun) -> _TimedBuckets:
-        whole = run.options.accumulate * run.options.passes
+        whole = run.options.accumulate * run.options.forwards
         most, step = run.options.cut.tell_by_few(SIMULATED)
         counts = [whole] if whole <= most or (whole - most) % step else [most, most - step]
         runs = [replace(run, options=run.options.of_micro_batches(count)) for count in counts]
@@ -130,7 +130,7 @@ class _TimedBuckets:
         """Return the time between two steps of the optimizer with other caps."""
         found = [each.with_buckets(caps).plan_and_period()[1] for each in self.runs]
         asked = [each.options for each in self.runs]
-        counts = [each.accumulate * each.passes for each in asked]
+        counts = [each.accumulate * each.forwards for each in asked]
         return _whole_s([each.accumulate for each in asked], counts, found, self.whole)
 
 

@@ -238,11 +238,11 @@ def local_period_s(
     Args:
         placement: as that of `simulate_local`.
     """
-    passes, ranks = options.passes, options.cut.stages
+    forwards, ranks = options.forwards, options.cut.stages
     options, more = leave_out_repeated(options.accumulated, workload)
     periods = [it.iteration_s for it in simulate_local(workload, options, progress, calibration, placement)]
     cycle = options.accumulate
     centre = fmean if any(options.drop.values()) else median
     steps = [periods[begin : begin + cycle] for begin in range(0, len(periods), cycle)]
     means = [fmean(step) if not more else (sum(step) + more * step[-2]) / (cycle + more) for step in steps]
-    return passes * centre(means) / ranks
+    return forwards * centre(means) / ranks

@@ -260,7 +260,7 @@ class Prediction:
     @property
     def samples(self) -> int:
         """Samples of an iteration, of all ranks that train; those that have a copy of the model together share them."""
-        return self.options.passes * sum(self.run.batches) // self.options.ranks_a_copy
+        return self.options.forwards * sum(self.run.batches) // self.options.ranks_a_copy
 
     @Figure
     def samples_per_s(self) -> float:

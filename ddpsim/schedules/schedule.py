@@ -59,7 +59,7 @@ class Sharding:
     offload: HostOffload | None = None
 
 
-WHOLE = Sharding()
+UNSHARDED = Sharding()
 
 Lane = tuple[str, str]
 """A group and a stream, whose messages are launched in the order of the schedule."""
@@ -122,7 +122,7 @@ class Schedule:
     scheme: str
     messages: tuple[Message, ...]
     update: Update = "after_backward"
-    sharding: Sharding = WHOLE
+    sharding: Sharding = UNSHARDED
     groups: dict[str, int] = field(default_factory=dict)
     overlap: bool = True
     broadcasts_buffers: bool = True

@@ -125,14 +125,14 @@ class IterationBuilder:
                 to.wait_for(sent)
 
     def _forward(
-        self, nodes: IterationNodes, launches: Launches, part: Pass, pace: IterationProfile, begun: int
+        self, nodes: IterationNodes, launches: Launches, pass_: Pass, pace: IterationProfile, begun: int
     ) -> None:
         to, setting = self._to, self._setting
         if not self._device:
             to.begin_phase()
         host, work = 0.0, 0.0
         self._turns.begin("forward", begun)
-        for host_share, work_share, stop in self._stops[part.stage]:
+        for host_share, work_share, stop in self._stops[pass_.stage]:
             self._compute_forward(nodes, pace, host_share - host, work_share - work)
             if isinstance(stop, ForwardWait):
                 self._stop(nodes, launches, stop)
@@ -200,7 +200,7 @@ class IterationBuilder:
         return host_s * (1.0 - (host if self._device else work)), work_s * (1.0 - work)
 
     def _hooked(
-        self, nodes: IterationNodes, scheduled: Scheduled, part: Pass
+        self, nodes: IterationNodes, scheduled: Scheduled, pass_: Pass
     ) -> tuple[Collection[int], Collection[int]]:
         """Return which gradients hooks copy into messages, and which do not come.
 
@@ -208,16 +208,16 @@ class IterationBuilder:
         passes of a stage only in the last, before which no gradient is whole.
         """
         setting = self._setting
-        unused = setting.find_unused(setting.pace(nodes.index), nodes.index) if part.last else ()
-        return scheduled.filled if nodes.synced and part.last else (), unused
+        unused = setting.find_unused(setting.pace(nodes.index), nodes.index) if pass_.last else ()
+        return scheduled.filled if nodes.synced and pass_.last else (), unused
 
     def _backward_on_thread(
-        self, nodes: IterationNodes, launches: Launches, part: Pass, pace: IterationProfile, begun: int
+        self, nodes: IterationNodes, launches: Launches, pass_: Pass, pace: IterationProfile, begun: int
     ) -> None:
         to, setting = self._to, self._setting
-        scheduled, adds, layers = launches.scheduled, nodes.adds or part.number > 0, self._layers[part.stage]
+        scheduled, adds, layers = launches.scheduled, nodes.adds or pass_.number > 0, self._layers[pass_.stage]
         needed, lane = scheduled.needed, scheduled.layers_lane
-        filled, unused = self._hooked(nodes, scheduled, part)
+        filled, unused = self._hooked(nodes, scheduled, pass_)
         to.begin_phase()
         for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
             if parameter in needed:
@@ -233,11 +233,11 @@ class IterationBuilder:
                 to.serve(setting.add_s(parameter))
             ready = to.moment()
             nodes.backward.append((begun, ready))
-            if part.last:
+            if pass_.last:
                 nodes.gradients.append((parameter, ready, ready))
             if parameter in filled:
                 to.serve(setting.costs.hook_s + setting.copies_s[parameter])
-            if part.last:
+            if pass_.last:
                 to.launch_all(nodes, launches.gradient(parameter, unused))
                 unused = ()
         begun = to.moment()
@@ -245,12 +245,12 @@ class IterationBuilder:
         nodes.backward.append((begun, to.moment()))
 
     def _backward_on_device(
-        self, nodes: IterationNodes, launches: Launches, part: Pass, pace: IterationProfile, begun: int
+        self, nodes: IterationNodes, launches: Launches, pass_: Pass, pace: IterationProfile, begun: int
     ) -> None:
         to, setting = self._to, self._setting
-        scheduled, adds, layers = launches.scheduled, nodes.adds or part.number > 0, self._layers[part.stage]
+        scheduled, adds, layers = launches.scheduled, nodes.adds or pass_.number > 0, self._layers[pass_.stage]
         needed, lane = scheduled.needed, scheduled.layers_lane
-        filled, unused = self._hooked(nodes, scheduled, part)
+        filled, unused = self._hooked(nodes, scheduled, pass_)
         nodes.idle_s += pace.idle_s if setting.ddp else math.inf
         self._turns.begin("backward", begun)
         devices = setting.devices
@@ -282,11 +282,11 @@ class IterationBuilder:
                 if fills:
                     to.copies(copy_s)
                     to.enqueue(1)
-            if part.last:
+            if pass_.last:
                 nodes.gradients.append((parameter, queued[ready], ready))
             owed_s = hook_s if fills else 0.0
             copied_s += float(copy_s)
-            for message in launches.gradient(parameter, unused) if part.last else ():
+            for message in launches.gradient(parameter, unused) if pass_.last else ():
                 to.launch(nodes, message, owed_s)
                 owed_s = 0.0
                 copied_s += float(message.encoding.encode_s)

@@ -310,7 +310,7 @@ class JobResources:
             known[BATCH] = copies_of(placement, together, size_bytes, rate_limit=rate_limit, in_turn=stage.in_turn)
 
         def copy(asked: Copy) -> simpy.Event:
-            if asked is BATCH and asked not in known:
+            if asked.source is None and asked not in known:
                 return network.env.timeout(0.0)
             if asked not in known:
                 known[asked] = copies_of(placement, ranks, asked.size_bytes, (asked.source, asked.target))

@@ -20,7 +20,7 @@ from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.contention import UNDISTURBED, Processor
-from ddpsim.simulation.graph import BATCH, Copy, StepGraph
+from ddpsim.simulation.graph import Copy, StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, find_repeated_s, start
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
 from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, resolve, resolve_alone, slot_of
@@ -209,7 +209,7 @@ def simulate_local(
     batch_s = 0.0 if stage is None else stage.copy_bytes / min(slot_of(workload), stage.limit_Bps)
 
     def copy(asked: Copy) -> simpy.Event:
-        if asked is BATCH:
+        if asked.source is None:
             return env.timeout(batch_s)
         # On a machine that is not known, the GPUs of a rank are in slots of their own.
         if placement is None:

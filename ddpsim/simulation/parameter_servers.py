@@ -95,7 +95,7 @@ class ServerLinks:
         return {"servers": {"gradients": total, "staleness_mean": mean, "staleness_most": max(found, default=0)}}
 
 
-def in_words(staleness: Mapping[str, float]) -> str:
+def describe_staleness(staleness: Mapping[str, float]) -> str:
     """Return how stale gradients were."""
     mean, most = staleness["staleness_mean"], staleness["staleness_most"]
     return f"gradients are {mean:.1f} updates stale on average, {most:.0f} at most"

@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from ddpsim.operations import Operation
 from ddpsim.simulation.graph import (
-    BATCH,
     BETWEEN_DEVICES,
     LATENCY,
     LAUNCHES,
@@ -193,7 +192,7 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
         cause, kind = CAUSES[graph.cause[node]], graph.kind[node]
         if kind is NodeKind.COLLECTIVE:
             cause = LATENCY
-        elif kind is NodeKind.LOAD or (kind is NodeKind.COPY and graph.copies[node] is BATCH):
+        elif kind is NodeKind.LOAD or (kind is NodeKind.COPY and graph.copies[node].source is None):
             cause = CAUSES[Cause.INPUT]
         elif kind is NodeKind.COPY:
             cause = BETWEEN_DEVICES
