@@ -30,7 +30,7 @@ from tests.ddpsim.topology.showtopo_text import showtopo
 from tests.ddpsim.workload.kineto_traces import Job
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "tests" / "ddpexec" / "campaign" / "recorded"
+RECORDED = ROOT / "tests" / "ddpexec" / "lab" / "campaign" / "recorded"
 
 
 PREDICT = ("predict", "--topology", "dgx-1v", "--gpus-per-node", "2", "--iterations", "2")

@@ -21,7 +21,7 @@ from studies.validation.factors import by_factor, factors
 from studies.validation.round_robin import gains
 from studies.validation.validation_page import section
 
-RECORD = Path(__file__).resolve().parents[2] / "tests" / "ddpexec" / "campaign" / "recorded"
+RECORD = Path(__file__).resolve().parents[2] / "tests" / "ddpexec" / "lab" / "campaign" / "recorded"
 
 
 @pytest.fixture(scope="module")
