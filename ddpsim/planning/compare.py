@@ -21,8 +21,8 @@ from ddpsim.planning.comparison_row import ComparisonRow, LabelledJob, compariso
 from ddpsim.planning.goal import RateGoal
 from ddpsim.planning.prices import NO_PRICES, Price, check_currencies, index_by_machine, machine_names, price_machine
 from ddpsim.prediction.answers import Compute, computing
+from ddpsim.prediction.arguments import take_names
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.named import take_names
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress

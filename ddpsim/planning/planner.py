@@ -13,8 +13,8 @@ from ddpsim.options.option import check_given
 from ddpsim.planning.best_buckets import best_buckets
 from ddpsim.planning.rows import PlanReport
 from ddpsim.prediction.answers import computing, name_job
+from ddpsim.prediction.arguments import take_names
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.named import take_names
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress

@@ -32,9 +32,9 @@ from ddpsim.planning.candidates import (
 from ddpsim.planning.quick_step import QuickStep, ask_quick_step
 from ddpsim.planning.search_report import SearchReport, SearchRow
 from ddpsim.prediction.answers import Answers, Compute, computing, name_job
+from ddpsim.prediction.arguments import take_names
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.named import take_names
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress

@@ -14,9 +14,9 @@ from ddpsim.markup import Markup
 from ddpsim.options.option import check_given
 from ddpsim.planning.bound import Bound, bound_of
 from ddpsim.prediction.answers import Answers, Rows
+from ddpsim.prediction.arguments import take_names
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.named import take_names
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job

@@ -21,9 +21,9 @@ from pydantic import TypeAdapter
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
-from ddpsim.prediction.document import read_prediction
 from ddpsim.prediction.predict import predict, predict_buckets, with_band
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.job import Job, Keys
 from ddpsim.simulation.run import Progress
 from ddpsim.stopping import Stopped
@@ -87,7 +87,7 @@ class Answers:
             band, local_s: as those of `predict`.
         """
         parts = (job,) if band else (job, "without its band")
-        read = partial(read_prediction, job=job)
+        read = partial(_read_prediction, job)
         found = self._ask(parts, lambda: self._predict(job, local_s, band=band), read, _document_line)
         if self._key_of is None and self._find_alike(job) is None:
             self._like.insert(0, (job, found))
@@ -149,6 +149,10 @@ class Answers:
     def _find_alike(self, job: Job) -> Prediction | None:
         """Return a prediction of the same job but for its buckets."""
         return next((made for asked, made in self._like if _without_buckets(asked) == _without_buckets(job)), None)
+
+
+def _read_prediction(job: Job, line: str) -> Prediction:
+    return Prediction.of_run(line, SimulatedRun.of(job))
 
 
 def _document_line(prediction: Prediction) -> str:

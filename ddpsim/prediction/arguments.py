@@ -1,7 +1,6 @@
 """From Python: names and paths where workloads, machines and calibrations are taken, one where several are.
 
-`predict`, `plan`, `sweep` and `compare` take what people have at hand, `plan("resnet50", "dgx-1v", nodes=4)`;
-`predict` is here.
+`predict`, `plan`, `sweep` and `compare` take what people have at hand, `plan("resnet50", "dgx-1v", nodes=4)`.
 """
 
 from __future__ import annotations
@@ -11,27 +10,18 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import fields, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import check_at_least_one
-from ddpsim.prediction import predict as simulated
-from ddpsim.prediction.answers import Answers, computing, name_job
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.job import Job
-from ddpsim.simulation.run import Progress
 from ddpsim.topology.declared import Cluster
-from ddpsim.topology.graph import Topology
 from ddpsim.topology.spec import load_topology
-from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 
@@ -172,8 +162,8 @@ def _workload(name: str, value: Any, wanted: str) -> Any:
     return _one_workload(name, value, wanted)
 
 
-_MACHINE = "give a name that `ddpsim topo list` shows, a file's path, or a `Topology`"
-_topology = _of_kind((Cluster,), "machine", _MACHINE, load_topology)
+MACHINE = "give a name that `ddpsim topo list` shows, a file's path, or a `Topology`"
+_topology = _of_kind((Cluster,), "machine", MACHINE, load_topology)
 _text = _of_kind((str, type(None)), "text", "give a text")
 
 _TAKEN: Mapping[str, Callable[[str, Any, str], Any]] = {
@@ -236,81 +226,3 @@ def on_own_gpus(jobs: Sequence[Job]) -> Iterator[Job]:
         if which not in models:
             models[which] = Model.of(workload, job.options)
         yield replace(job, workload=models[which].on(job.topology, options=job.options))
-
-
-@overload
-def predict(
-    workload: Sequence[Job],
-    *,
-    band: bool = True,
-    executor: Executor | WorkerPool | None = None,
-    cache: str | Path | None = None,
-    progress: Progress | None = None,
-) -> list[Prediction]: ...
-
-
-@overload
-def predict(
-    workload: Workload | str | Model | Job,
-    topology: Topology | None = None,
-    *,
-    nodes: int | None = None,
-    gpus_per_node: int | None = None,
-    options: Options | None = None,
-    calibration: Calibration | None = None,
-    band: bool = True,
-    progress: Progress | None = None,
-) -> Prediction: ...
-
-
-@take_names
-def predict(
-    workload: Workload | str | Model | Job | Sequence[Job],
-    topology: Topology | None = None,
-    *,
-    nodes: int | None = None,
-    gpus_per_node: int | None = None,
-    options: Options | None = None,
-    calibration: Calibration | None = None,
-    band: bool = True,
-    executor: Executor | WorkerPool | None = None,
-    cache: str | Path | None = None,
-    progress: Progress | None = None,
-) -> Prediction | list[Prediction]:
-    """Predict the iteration latency of `workload` on `topology`, at the pace of the GPUs there.
-
-    Args:
-        workload: put on the machine's own GPU where it can be estimated for it, as `Model` does; `options.keep_pace`
-            keeps its own. `Prediction.pace_kept` says which of both it was. Or a whole `Job`, and nothing more of it;
-            or several, whose predictions are returned in order: equal jobs are predicted once.
-        topology: the machine.
-        nodes: how many of its nodes; None is the machine's own number.
-        gpus_per_node: ranks on the first so many GPUs of each node; None is all.
-        options: of the job, bucket caps among them.
-        calibration: measured constants; None is the documented priors.
-        band: whether to tell the 80 % band and the doubts that it comes from. Without, a prediction takes half as
-            long, and `low_s` and `high_s` are those of the simulated iterations alone.
-        executor: of several jobs, who predicts them: processes on one machine, or a cluster's; None is here, one by
-            one. The predictions are the same.
-        cache: of several jobs, a file in which each prediction is kept, and found again.
-        progress: called with iterations done and in all; of several jobs, with predictions done and in all.
-
-    Raises:
-        InputError: what cannot be, with the value, its place and the remedy.
-    """
-    if isinstance(workload, Job | Sequence) and not isinstance(workload, str):
-        if (topology, nodes, gpus_per_node, options, calibration) != (None,) * 5:
-            remedy = "change the job, e.g. `dataclasses.replace(job, nodes=4)`"
-            raise InputError("a `Job` is given, and more of a job beside it", place="workload", remedy=remedy)
-        if not isinstance(workload, Job):
-            with computing(executor, cache, progress) as compute:
-                return compute(partial(Answers.predict, band=band), list(on_own_gpus(workload)), name_job)
-    if (executor, cache) != (None, None):
-        remedy = "give `predict([Job(...), ...], cache=...)`"
-        raise InputError("one prediction has no `executor` and no `cache`", place="workload", remedy=remedy)
-    if not isinstance(workload, Job):
-        if topology is None:
-            raise InputError("no machine is given", place="topology", remedy=_MACHINE)
-        workload = Job(workload, topology, nodes, gpus_per_node, options, calibration)  # type: ignore[arg-type]
-    [job] = on_own_gpus([workload])
-    return simulated.predict(job, band=band, progress=progress)

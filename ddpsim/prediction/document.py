@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from pydantic import Field, TypeAdapter, model_validator
 
@@ -18,10 +18,8 @@ from ddpsim.doubts.doubt import Ends
 from ddpsim.errors import InputError
 from ddpsim.files import display_name, read_json
 from ddpsim.prediction.memory import Memory
-from ddpsim.prediction.prediction import OVER_ITERATIONS, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.simulation.job import Job
-from ddpsim.trace.metrics import BucketSummary, Summary
+from ddpsim.trace.metrics import OVER_ITERATIONS, BucketSummary, Summary
 
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _REMEDY = "give a file made with `ddpsim predict --json`"
@@ -159,8 +157,8 @@ class _Figures(Document):
     notes: list[str]
 
 
-def read_prediction(document: Mapping[str, Any] | str, job: Job | None = None) -> Prediction:
-    """Return the prediction that `document` was written of: with its job, which has been loaded, an equal one.
+def read_fields(document: Mapping[str, Any] | str, run: SimulatedRun | None) -> dict[str, Any]:
+    """Return the fields of the prediction that `document` was written of; without its run, what says that it lacks it.
 
     Raises:
         InputError: no predict document, one that lacks something, as of an earlier version, or another job's.
@@ -178,15 +176,23 @@ def read_prediction(document: Mapping[str, Any] | str, job: Job | None = None) -
         parts = [counted, said["plan"]["buckets"], said["plan"]["call"], *banded, said["ends"]["of"]]
         read = _READ.validate_json(json.dumps([*parts, said["hidden_comm_cost_s"]]), strict=True)
         summary, buckets, call, local_s, low_s, high_s, ends, hidden_s = read
-        if job is None:
-            run, plan = cast(Any, _Lacking("run")), cast(Any, _Lacking("plan"))
-        else:
-            run, plan = SimulatedRun.of(job), _restore_plan(buckets, call, job.workload.parameters)
+        plan = None if run is None else _restore_plan(buckets, call, run.workload.parameters)
+        if run is not None and plan is not None:
             _check_job(said, run, plan)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
         wrong = f"lacks {error}" if isinstance(error, KeyError) else "is no prediction"
         raise InputError(f"the document {wrong}", place="document", remedy=_AGAIN) from error
-    return Prediction(run, summary, plan, local_s, low_s, high_s, ends, hidden_s, said)
+    return {
+        "run": run or _Lacking("run"),
+        "summary": summary,
+        "plan": plan or _Lacking("plan"),
+        "local_s": local_s,
+        "low_s": low_s,
+        "high_s": high_s,
+        "ends": ends,
+        "hidden_comm_cost_s": hidden_s,
+        "read": said,
+    }
 
 
 _AGAIN = "give what `Prediction.document()` of this version returns, with the job that it was made of, or none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
@@ -22,9 +22,10 @@ from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.engine import Simulated, trace_of
+from ddpsim.simulation.job import Job
 from ddpsim.tables import ResultTable, table_of
 from ddpsim.topology.graph import Cluster, Placement
-from ddpsim.trace.metrics import Summary, summarise
+from ddpsim.trace.metrics import OVER_ITERATIONS, Summary, summarise
 from ddpsim.trace.records import MOMENTS
 from ddpsim.trace.tables import parts_table
 from ddpsim.units import format_count, format_time
@@ -33,17 +34,11 @@ from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of, kind_of
 from ddpsim.workload.replayed import clipping_share
 
-if TYPE_CHECKING:
-    from ddpsim.simulation.job import Job
-
 Band = tuple[float, float, float]
 """A number with its 10th and 90th percentile: middle, low, high."""
 
 PARTS, BUCKETS = "Parts of the step", "Buckets"
 """Titles of a prediction's tables."""
-
-OVER_ITERATIONS = ("iterations", "iteration_low_s", "iteration_high_s")
-"""Fields of `Summary` that tell how its iterations differ."""
 
 _REMARKS = ("servers",)
 """Keys of what is measured in a run beside times."""
@@ -130,10 +125,16 @@ class Prediction:
         Raises:
             InputError: no predict document, one that lacks something, as of an earlier version, or another job's.
         """
-        from ddpsim.prediction.document import read_prediction
-        from ddpsim.prediction.named import on_own_gpus
+        from ddpsim.prediction.arguments import on_own_gpus
 
-        return read_prediction(document, None if job is None else next(on_own_gpus([job])))
+        return cls.of_run(document, None if job is None else SimulatedRun.of(next(on_own_gpus([job]))))
+
+    @classmethod
+    def of_run(cls, document: Mapping[str, Any] | str, run: SimulatedRun | None) -> Prediction:
+        """Return the same of its run, which is not simulated."""
+        from ddpsim.prediction.document import read_fields
+
+        return cls(**read_fields(document, run))
 
     def __repr__(self) -> str:
         said = self.step_document()

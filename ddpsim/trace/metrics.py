@@ -99,6 +99,9 @@ INPUT = "input_s"
 LAYERS = "layer_comm_s"
 """The eighth part, of iterations whose layers wait for messages of their own."""
 
+OVER_ITERATIONS = ("iterations", "iteration_low_s", "iteration_high_s")
+"""Fields of `Summary` that tell how its iterations differ."""
+
 STATISTICS = ("median", "mean", "median of cycle means")
 """What one period stands for many. Iterations that leave layers out differ by design, so that their median may be
 either of two values; those of a cycle of accumulated gradients do too, and a cycle's mean is one period."""

@@ -9,14 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import FrozenParameter
 from ddpsim.errors import WorkloadError
-
-if TYPE_CHECKING:
-    from ddpsim.workload.schema import DeviceEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +37,6 @@ class DevicePart:
         """Return it as a workload's file has it."""
         until = {"host": self.host_s, "device": self.device_s}
         return {"device": self.device, "forward_until_s": until, "sent_bytes": self.sent_bytes}
-
-
-def part_from(read: DeviceEntry) -> DevicePart:
-    """Return a device that a workload's file lists."""
-    return DevicePart(read.device, read.forward_until_s.host, read.forward_until_s.device, read.sent_bytes)
 
 
 class NamedOnDevice(Protocol):

@@ -15,7 +15,6 @@ from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
 from ddpsim.files.compiled import read_compiled
 from ddpsim.options.input_stage import InputStage
-from ddpsim.workload.devices import part_from
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Seconds, Workload
 
 if TYPE_CHECKING:
@@ -225,7 +224,7 @@ def _workload(read: WorkloadFile) -> Workload:
         input_stage=None if read.input_stage is None else InputStage(**dict(read.input_stage)),
         operators=operators_from(read.operators, len(read.parameters), len(read.frozen)),
         frozen=tuple(FrozenParameter(p.name, tuple(p.shape), p.dtype, p.device, before=p.before) for p in read.frozen),
-        devices=tuple(map(part_from, read.devices)),
+        devices=tuple(each.part() for each in read.devices),
     )
 
 

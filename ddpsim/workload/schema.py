@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 from ddpsim.bucketing.assign import DTYPE_BYTES
 from ddpsim.documents import Amount, Count, Document, File, Index, Number, Text, document_error, format_value
 from ddpsim.errors import WorkloadError
+from ddpsim.workload.devices import DevicePart
 from ddpsim.workload.operators import Activations, Operator, PhasesUnderAutocast, StepOperators
 from ddpsim.workload.profile import Seconds
 
@@ -288,6 +289,10 @@ class DeviceEntry(Document):
     device: Text
     forward_until_s: ForwardUntilEntry
     sent_bytes: Index = 0
+
+    def part(self) -> DevicePart:
+        """Return what is read."""
+        return DevicePart(self.device, self.forward_until_s.host, self.forward_until_s.device, self.sent_bytes)
 
 
 class InputStageEntry(Document):
