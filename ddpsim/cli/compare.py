@@ -199,7 +199,7 @@ def _lines(rows: Sequence[ComparisonRow]) -> str:
 def draw(found: Comparison, path: str) -> None:
     """Draw the step over the node count, a panel a model, a line a machine with what else is varied there."""
     from ddpsim.plots import plot_steps
-    from ddpsim.tables import column, list_shown
+    from ddpsim.tables import cell_of, heading_of, list_shown
     from ddpsim.tables.declared import TELLING
 
     panels: dict[str, dict[str, list[tuple[str, tuple[float, float, float]]]]] = {}
@@ -209,7 +209,7 @@ def draw(found: Comparison, path: str) -> None:
         told = [name for name in list_shown("compare", records) if name in TELLING]
         lines = panels.setdefault(model, {})
         for row, record in zip(rows, records, strict=True):
-            label = ", ".join([row.machine, *(f"{each.heading} {each.cell(record)}" for each in map(column, told))])
+            label = ", ".join([row.machine, *(f"{heading_of(each)} {cell_of(record, each)}" for each in told)])
             lines.setdefault(label, []).append((str(row.nodes), row.step_s))
     plot_steps(panels, path, "nodes")
     note(f"wrote {path}")

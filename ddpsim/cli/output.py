@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ import typer
 from ddpsim.errors import InputError
 from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.options.option import Section
-from ddpsim.tables import Column, Record, ResultTable, csv_of, parse_columns
+from ddpsim.tables import Record, ResultTable, csv_of, parse_columns
 
 JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else."), Section.OUTPUT]
 
@@ -119,9 +118,8 @@ def note_once(lines: Iterable[str], told: set[str]) -> None:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: Container[int] = (0,)) -> str:
     """Return rows as aligned text: the columns in `left` to the left, the others to the right."""
-    return ResultTable.of(
-        [Column(heading, itemgetter(n), words=n in left) for n, heading in enumerate(header)], list(rows)
-    ).text()
+    cells = tuple(tuple(None if cell is None else str(cell) for cell in row) for row in rows)
+    return ResultTable(tuple(header), cells, frozenset(n for n in range(len(header)) if n in left)).text()
 
 
 def first_rows(found: ResultTable, most: int) -> str:

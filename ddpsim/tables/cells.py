@@ -18,9 +18,9 @@ def ms_more(seconds: float) -> str:
     return f"{seconds * 1e3:+z.2f}"
 
 
-def percent(ratio: float | None, signed: bool = False) -> str | None:
+def percent(ratio: float | None, signed: bool = False, digits: int = 1) -> str | None:
     """Return a ratio in percent: `7.5 %`, `+7.5 %`."""
-    return None if ratio is None else f"{ratio * 100:{'+' if signed else ''}z.1f} %"
+    return None if ratio is None else f"{ratio * 100:{'+' if signed else ''}z.{digits}f} %"
 
 
 def mib(size_bytes: int) -> str:

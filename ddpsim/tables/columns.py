@@ -14,15 +14,15 @@ from io import StringIO
 from textwrap import wrap
 
 from ddpsim.errors import InputError, UnknownNameError, join_problems
-from ddpsim.tables.cells import GBPS
+from ddpsim.tables.cells import GBPS, percent
 from ddpsim.tables.declared import COLUMNS, DECLARED, SHOWN, ShownColumns
-from ddpsim.tables.table import WIDEST, Column, Record, ResultTable
+from ddpsim.tables.table import WIDEST, Record, ResultTable
 from ddpsim.units import MIB
 
 _LONG = ("epoch_s", "deadline_s")
 """Keys of seconds that are shown in hours."""
 
-_SHARES = ("gain", "saving", "ratio", "efficiency", "error", "share", "regret", "bound")
+_SHARES = ("gain", "saving", "ratio", "efficiency", "error", "share", "regret", "bound", "noise")
 
 _COUNTS = ("nodes", "world_size")
 """Keys of numbers that are written as they are typed."""
@@ -51,26 +51,21 @@ def parse_columns(text: str | None, place: str = "columns") -> tuple[str, ...]:
     return names
 
 
-def column(
-    key: str, *, bands: bool = True, words: bool | None = None, plain: bool = False, currency: str = "cost"
-) -> Column[Record]:
-    """Return the column of a key.
+def cell_of(record: Record, key: str, *, bands: bool = True, plain: bool = False, digits: int = 1) -> str | None:
+    """Return the cell of a record in the column of a key; None where there is nothing to say.
 
     Args:
-        bands: whether a cell has its band in brackets, where the record has one and the column says nothing else.
-        words: whether its cells begin at the left; None is as declared.
-        plain: whether its cells read as the unit of the key has it, whatever is declared.
-        currency: of prices, in headings.
+        record: flat.
+        key: of the column.
+        bands: whether it has its band in brackets, where the record has one and the column says nothing else.
+        plain: whether it reads as the unit of the key has it, whatever is declared.
+        digits: decimals of a per cent.
     """
     declared = DECLARED.get(key)
-    read = None if declared is None or plain else declared.read
-    if read is None:
-
-        def read(record: Record) -> object:
-            return _format_band(key, record) if bands else cell(key, record.get(key))
-
-    heading = heading_of(key).replace("{currency}", currency)
-    return Column(heading, read, (declared is not None and declared.words) if words is None else words)
+    if declared is not None and declared.read is not None and not plain:
+        value = declared.read(record)
+        return None if value is None else str(value)
+    return _format_band(key, record, digits) if bands else _cell(key, record.get(key), digits)
 
 
 def table_of(command: str, records: Sequence[Record], asked: Sequence[str] = (), *, bands: bool = True) -> ResultTable:
@@ -80,22 +75,17 @@ def table_of(command: str, records: Sequence[Record], asked: Sequence[str] = (),
         command: one of `SHOWN`; of any other name all columns are shown.
         records: flat.
         asked: names of columns in the place of those.
-        bands: as those of `column`.
+        bands: as those of `cell_of`.
     """
     currency = next((str(found) for record in records if (found := record.get("cost_currency"))), "cost")
     names = asked or list_shown(command, records)
-    plain = SHOWN.get(command, _ALL).plain
-    columns = [
-        column(
-            name,
-            bands=bands,
-            words=_begins_left(name, [record.get(name) for record in records]),
-            plain=name in plain,
-            currency=currency,
-        )
-        for name in names
-    ]
-    return ResultTable.of(columns, records)
+    shown = SHOWN.get(command, _ALL)
+    rows = tuple(
+        tuple(cell_of(record, name, bands=bands, plain=name in shown.plain, digits=shown.digits) for name in names)
+        for record in records
+    )
+    words = (n for n, name in enumerate(names) if _begins_left(name, [record.get(name) for record in records]))
+    return ResultTable(tuple(heading_of(name, currency) for name in names), rows, frozenset(words))
 
 
 _ALL = ShownColumns(())
@@ -125,7 +115,7 @@ def csv_of(command: str, records: Sequence[Record], asked: Sequence[str] = ()) -
 
 def _plain_value(name: str, record: Record) -> object:
     value = record.get(name)
-    return column(name).cell(record) if value is None or isinstance(value, Mapping | list) else value
+    return cell_of(record, name) if value is None or isinstance(value, Mapping | list) else value
 
 
 def list_shown(command: str, records: Sequence[Record]) -> tuple[str, ...]:
@@ -134,17 +124,17 @@ def list_shown(command: str, records: Sequence[Record]) -> tuple[str, ...]:
     present = dict.fromkeys(key for record in records for key in record)
     ends = {end for key in present for end in band_keys(key, present) or ()}
     for name in shown.names or [key for key in present if key not in ends]:
-        cells = {column(name, bands=False).cell(record) for record in records}
+        cells = {cell_of(record, name, bands=False) for record in records}
         if cells != {None} and (name not in shown.differing or len(cells) > 1):
             known.append(name)
     return tuple(known)
 
 
-def heading_of(key: str) -> str:
-    """Return the heading of a key's column, with the unit that its cells are in."""
+def heading_of(key: str, currency: str = "cost") -> str:
+    """Return the heading of a key's column, with the unit that its cells are in; `currency` is that of prices."""
     declared = DECLARED.get(key)
     if declared is not None and declared.heading is not None:
-        return declared.heading
+        return declared.heading.replace("{currency}", currency)
     plain = None if declared is None else declared.title
     if key.endswith("_per_s"):
         return plain or f"{key.removesuffix('_per_s').replace('_', ' ')}/s"
@@ -156,18 +146,19 @@ def heading_of(key: str) -> str:
     return plain or key.replace("_", " ")
 
 
-def cell(key: str, value: object) -> str | None:
+def _cell(key: str, value: object, digits: int = 1) -> str | None:
     """Return one value in the unit of its key; None where there is none."""
     if value is None:
         return None
-    if key in DECLARED and (form := DECLARED[key].form) is not None:
-        return form(value)
+    declared = DECLARED.get(key)
+    if declared is not None and declared.form is not None:
+        return declared.form(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, int | float) or key in _COUNTS:
         return str(value)
     if key == "cost" or any(word in key.split("_") for word in _SHARES):
-        return f"{100 * value:z.1f} %"
+        return percent(value, declared is not None and declared.signed, digits)
     if key in _LONG:
         return f"{value / 3600:.4g}"
     if key.endswith("_s") and not key.endswith("_per_s"):
@@ -196,12 +187,12 @@ def _list_ends(key: str) -> tuple[str, str, str, str]:
     return f"{stem}_low{unit}", f"{stem}_high{unit}", f"{key}_low", f"{key}_high"
 
 
-def _format_band(key: str, record: Record) -> str | None:
-    value = cell(key, record.get(key))
+def _format_band(key: str, record: Record, digits: int) -> str | None:
+    value = _cell(key, record.get(key), digits)
     low, high = (record.get(end) for end in band_keys(key, record) or (key, key))
     if value is None or low is None or high is None or low == high:
         return value
-    return f"{value} ({(cell(key, low) or '').removesuffix(' %')} to {cell(key, high)})"
+    return f"{value} ({(_cell(key, low, digits) or '').removesuffix(' %')} to {_cell(key, high, digits)})"
 
 
 def _begins_left(key: str, values: Sequence[object]) -> bool:

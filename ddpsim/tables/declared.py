@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ddpsim.tables.cells import GBPS, format_band, format_short, mib, ms, percent
+from ddpsim.tables.cells import GBPS, format_band, format_short, mib, ms
 from ddpsim.tables.table import Record
 from ddpsim.units import GIB
 
@@ -30,6 +30,8 @@ class DeclaredColumn:
     """How a row's cell reads; None is as the unit has it, with its band where bands are shown."""
     form: Callable[[Any], str | None] | None = None
     """How a value reads, where its unit does not say it."""
+    signed: bool = False
+    """Whether a share has its sign: an error, not a part of a whole."""
     words: bool = False
     """Whether cells begin at the left."""
     place: bool = False
@@ -45,6 +47,8 @@ class ShownColumns:
     """Of these, those that are left out where all rows have the same."""
     plain: frozenset[str] = frozenset()
     """Of these, those that read as their unit has it: steps to hundredths, where rows differ by little."""
+    digits: int = 1
+    """Decimals of a per cent."""
 
 
 def _number(record: Record, name: str) -> float | None:
@@ -245,15 +249,10 @@ _DECLARED = (
 COLUMNS: Mapping[str, DeclaredColumn] = {each.name: each for each in _DECLARED}
 """Of rows that are predictions, by name, in the order in which the reference has them."""
 
-
-def _signed(ratio: float) -> str | None:
-    return percent(ratio, signed=True)
-
-
 _OF_A_STEP = (
     DeclaredColumn("part", "A part of the step.", words=True),
     DeclaredColumn("time_s", "How long it takes.", heading="ms"),
-    DeclaredColumn("share_of_step", "Share of the step, of an error with its sign.", "of the step", form=_signed),
+    DeclaredColumn("share_of_step", "Share of the step, of an error with its sign.", "of the step", signed=True),
     DeclaredColumn("index", "Number of a bucket, in launch order.", "bucket"),
     DeclaredColumn("parameters", "How many parameters share it.",
                    form=lambda found: str(len(found) if isinstance(found, tuple | list) else found)),
@@ -261,16 +260,16 @@ _OF_A_STEP = (
     DeclaredColumn("wait_s", "From a rank's start to the last rank's.", "waiting"),
     DeclaredColumn("skew_s", "From a rank's start to the last rank's.", "waiting"),
     DeclaredColumn("wire_s", "From the last rank's start to the end.", "wire"),
-    DeclaredColumn("error", "Predicted over measured, less one.", form=_signed),
-    DeclaredColumn("overhead_error", "The same of what a step takes over one process.", form=_signed),
-    DeclaredColumn("launched_error", "Of when it is launched, of the step.", form=_signed),
-    DeclaredColumn("ready_error", "Of when it is ready, of the step.", form=_signed),
-    DeclaredColumn("started_error", "Of when it starts, of the step.", form=_signed),
-    DeclaredColumn("finished_error", "Of when it is finished, of the step.", form=_signed),
+    DeclaredColumn("error", "Predicted over measured, less one.", signed=True),
+    DeclaredColumn("overhead_error", "The same of what a step takes over one process.", signed=True),
+    DeclaredColumn("launched_error", "Of when it is launched, of the step.", signed=True),
+    DeclaredColumn("ready_error", "Of when it is ready, of the step.", signed=True),
+    DeclaredColumn("started_error", "Of when it starts, of the step.", signed=True),
+    DeclaredColumn("finished_error", "Of when it is finished, of the step.", signed=True),
     DeclaredColumn("trace", "The order trace.", words=True, place=True),
     DeclaredColumn("policy", "When buckets are rebuilt.", words=True, place=True),
     DeclaredColumn("predictor", "What tells the next order.", words=True, place=True),
-    DeclaredColumn("predicted_gain", "Share of the present step that is saved.", form=_signed),
+    DeclaredColumn("predicted_gain", "Share of the present step that is saved.", signed=True),
     DeclaredColumn("oracle_s", "A step of buckets rebuilt for nothing in an order known in advance.", "order known"),
     DeclaredColumn("rebuilt_once_s", "A step of buckets rebuilt once, after the first backward.", "rebuilt once"),
     DeclaredColumn("torch_s", "A step of stock DDP.", "stock DDP"),
@@ -278,6 +277,15 @@ _OF_A_STEP = (
     DeclaredColumn("bound", "What would be saved of stock DDP's step were the order known.", "at most"),
     DeclaredColumn("tau", "Kendall's tau of the order that was expected and the one that came.", "Kendall's tau",
                    form="{:.2f}".format),
+    DeclaredColumn("median_error", "Median of errors of the step, without their signs.", "error of the step, median"),
+    DeclaredColumn("p95_error", "The same, 95th percentile.", "95th percentile"),
+    DeclaredColumn("signed_error", "Median of errors of the step, with the least and the most.", "signed median",
+                   signed=True),
+    DeclaredColumn("ratio_error", "Error of the step over one process's.", signed=True),
+    DeclaredColumn("noise", "Half the range of repeated runs over their mean."),
+    DeclaredColumn("one_process", "Time of one process; c where it was computed, not run.", heading="one process ms"),
+    DeclaredColumn("pairs_in_order", "Pairs of schemes whose order is predicted, of those that differ by 1 %.",
+                   "pairs more than 1 % apart, in the right order"),
     DeclaredColumn("held_back_s", "How long complete buckets wait for one before them.", "held back"),
 )  # fmt: skip
 
@@ -348,6 +356,22 @@ SHOWN: Mapping[str, ShownColumns] = {
         "trace", "machine", "policy", "predictor", "step_s", "oracle_s", "rebuilt_once_s", "torch_s", "regret", "gain",
         "bound", "tau", "held_back_s", "rebuilds",
     ), frozenset({"machine"})),
+    "campaign": ShownColumns((
+        "configuration", "one_process", "measured_s", "noise", "predicted_s", "error", "overhead_error",
+        "ratio_error", "term",
+    ), digits=2),
+    "campaign: schemes": ShownColumns((
+        "scheme", "configurations", "median_error", "p95_error", "signed_error",
+    ), digits=2),
+    "campaign: families": ShownColumns((
+        "family", "predicted best", "measured best", "regret_of_predicted_best", "pairs_in_order",
+    ), digits=2),
+    "demo: timed": ShownColumns((
+        "bucket_cap_mb", "DDP of", "measured_s", "predicted_s", "error", "overhead_error", "nearest trivial",
+    )),
+    "demo: computed": ShownColumns((
+        "bucket_cap_mb", "step / one process", "predicted", "ratio_error", "measured_s", "error",
+    )),
     "tuning": ShownColumns((
         "call", "buckets", "predicted_step_s", "predicted_gain", "measured_step_s", "measured_steps", "saved_s",
     )),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from textwrap import wrap
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ddpsim.markup import Markup
 
-Row = TypeVar("Row")
 Record = Mapping[str, object]
 """A row as a document has it: values by keys that end in their unit."""
 
@@ -22,21 +21,6 @@ WIDEST = 100
 """Characters of a line of a table, beyond which cells take several; chosen by hand, for half a wide screen."""
 _NARROWEST = 10
 """Characters that a column of words keeps at least; chosen by hand."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column(Generic[Row]):
-    """What stands in a column.
-
-    Attributes:
-        heading: with the unit of its cells.
-        cell: the cell of a row; None, or a text that is empty, where there is nothing to say.
-        words: whether its cells are words, which begin at the left; numbers end at the right.
-    """
-
-    heading: str
-    cell: Callable[[Row], object]
-    words: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +34,6 @@ class ResultTable:
     header: tuple[str, ...]
     rows: tuple[Cells, ...]
     words: frozenset[int] = frozenset({0})
-
-    @classmethod
-    def of(cls, columns: Sequence[Column[Row]], rows: Sequence[Row]) -> ResultTable:
-        """Return the table of `rows`."""
-        cells = (tuple(_text(column.cell(row)) for column in columns) for row in rows)
-        words = frozenset(number for number, column in enumerate(columns) if column.words)
-        return cls(tuple(column.heading for column in columns), tuple(cells), words)
 
     def _pick(self, columns: Sequence[int]) -> ResultTable:
         rows = tuple(tuple(row[n] for n in columns) for row in self.rows)
@@ -141,10 +118,6 @@ class ResultTable:
 
     def _mark_cells(self, nothing: str) -> list[tuple[str, ...]]:
         return [tuple(nothing if cell is None else cell for cell in row) for row in self.rows]
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 def _longest(text: str) -> int:

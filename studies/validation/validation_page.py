@@ -12,7 +12,7 @@ from ddpexec.lab.campaign.report import (
     format_compared,
     format_measures,
     format_one_process,
-    format_one_process_ms,
+    mark_one_process,
     percent,
     trivial,
 )
@@ -138,7 +138,7 @@ def _rows(recorded: Sequence[Recorded]) -> Iterator[str]:
         finishes = [abs(error) for error in before.bucket_errors]
         cells = (
             before.name,
-            format_one_process_ms(before, results),
+            f"{before.local_s * 1e3:.1f}{mark_one_process(before, results)}",
             f"{before.step_s * 1e3:.1f}",
             percent(before.noise),
             f"{before.predicted_s * 1e3:.1f}",

@@ -19,7 +19,7 @@ from unittest import mock
 
 from ddpsim.options.exclusions import TABLE
 from ddpsim.options.option import Section
-from ddpsim.tables import COLUMNS, column
+from ddpsim.tables import COLUMNS, heading_of
 
 TARGET = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 GROUPS = ("topo", "workload")
@@ -217,7 +217,7 @@ def exclusions() -> str:
 
 def columns() -> str:
     """Return a table of the columns: a name, its heading with the unit, what it is."""
-    lines = [f"| `{each.name}` | {column(each.name).heading} | {each.what} |" for each in COLUMNS.values()]
+    lines = [f"| `{each.name}` | {heading_of(each.name)} | {each.what} |" for each in COLUMNS.values()]
     return "\n".join(["| name | heading | meaning |", "|---|---|---|", *lines, ""])
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpexec.lab.campaign.results import Result
-from ddpexec.lab.campaign.schemes import Ranking, SchemeErrors, errors_by_scheme, rankings
-from ddpsim.tables import Column, ResultTable
+from ddpexec.lab.campaign.schemes import errors_by_scheme, rankings
+from ddpsim.tables import Record, ResultTable, table_of
+from ddpsim.tables.cells import ms
 from ddpsim.units import format_count
 
 
@@ -79,7 +80,7 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
         *format_by_scheme(results),
         *([f"{format_one_process(results)}.", ""] if results else []),
         *_busy(results),
-        ResultTable.of(_columns(results), results).markdown(),
+        table_of("campaign", _records(results)).markdown(),
     ]
     return "\n".join(lines) + "\n"
 
@@ -123,31 +124,32 @@ def format_by_scheme(results: Sequence[Result]) -> Iterator[str]:
     errors = errors_by_scheme(results)
     if len(errors) < 2:
         return
-    yield ResultTable.of(_OF_SCHEMES, errors).markdown()
+    schemes = [
+        {
+            "scheme": each.scheme,
+            "configurations": each.count,
+            "median_error": each.median,
+            "p95_error": each.p95,
+            "signed_error": each.signed,
+            "signed_error_low": each.least,
+            "signed_error_high": each.most,
+        }
+        for each in errors
+    ]
+    yield table_of("campaign: schemes", schemes).markdown()
     yield ""
-    yield ResultTable.of(_OF_RANKINGS, list(rankings(results))).markdown()
+    families = [
+        {
+            "family": each.family,
+            "predicted best": each.predicted,
+            "measured best": each.measured,
+            "regret_of_predicted_best": each.regret,
+            "pairs_in_order": f"{each.right} of {each.pairs}",
+        }
+        for each in rankings(results)
+    ]
+    yield table_of("campaign: families", families).markdown()
     yield ""
-
-
-_OF_SCHEMES: tuple[Column[SchemeErrors], ...] = (
-    Column("scheme", lambda each: each.scheme, words=True),
-    Column("configurations", lambda each: each.count),
-    Column("error of the step, median", lambda each: percent(each.median)),
-    Column("95th percentile", lambda each: percent(each.p95)),
-    Column("signed median", lambda each: percent(each.signed, signed=True)),
-    Column(
-        "signed range",
-        lambda each: f"{percent(each.least, signed=True)} to {percent(each.most, signed=True)}",
-        words=True,
-    ),
-)
-_OF_RANKINGS: tuple[Column[Ranking], ...] = (
-    Column("configuration", lambda each: each.family, words=True),
-    Column("predicted best", lambda each: each.predicted, words=True),
-    Column("measured best", lambda each: each.measured, words=True),
-    Column("regret", lambda each: percent(each.regret)),
-    Column("pairs more than 1 % apart, in the right order", lambda each: f"{each.right} of {each.pairs}"),
-)
 
 
 def format_one_process(results: Sequence[Result]) -> str:
@@ -160,24 +162,22 @@ def format_one_process(results: Sequence[Result]) -> str:
     return f"One process: {measured}; of {len(results) - timed} of {len(results)}, marked c: {computed}"
 
 
-def format_one_process_ms(result: Result, results: Sequence[Result]) -> str:
-    """Return the time of one process as a cell, marked where others were measured and this one was not."""
+def mark_one_process(result: Result, results: Sequence[Result]) -> str:
+    """Return what stands behind the time of one process: ` c` where others were measured and this one was not."""
     mixed = any(other.local_source == "measured" for other in results)
-    return f"{result.local_s * 1e3:.1f}{' c' if mixed and result.local_source != 'measured' else ''}"
+    return " c" if mixed and result.local_source != "measured" else ""
 
 
-def _columns(results: Sequence[Result]) -> list[Column[Result]]:
-    ratio: Column[Result] = Column("ratio error", lambda each: percent(each.ratio_error, signed=True))
+def _records(results: Sequence[Result]) -> list[Record]:
     return [
-        Column("configuration", lambda each: each.name, words=True),
-        Column("one process, ms", lambda each: format_one_process_ms(each, results)),
-        Column("measured, ms", lambda each: f"{each.step_s * 1e3:.1f}"),
-        Column("noise", lambda each: percent(each.noise)),
-        Column("predicted, ms", lambda each: f"{each.predicted_s * 1e3:.1f}"),
-        Column("error", lambda each: percent(each.error, signed=True)),
-        Column("overhead error", lambda each: percent(each.overhead_error, signed=True)),
-        *([ratio] if any(each.ratio_error is not None for each in results) else []),
-        Column("term", lambda each: each.largest_term, words=True),
+        {
+            **each.document(),
+            "configuration": each.name,
+            "one_process": f"{ms(each.local_s)}{mark_one_process(each, results)}",
+            "measured_s": each.step_s,
+            "term": each.largest_term,
+        }
+        for each in results
     ]
 
 

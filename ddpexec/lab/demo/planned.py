@@ -15,9 +15,10 @@ from ddpsim.cli.plan_text import text
 from ddpsim.planning.planner import plan
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.worth import arguments_of, format_gain
-from ddpsim.tables import Column, ResultTable
+from ddpsim.tables import ResultTable, table_of
 from ddpsim.tables.cells import percent
 from ddpsim.topology.spec import load_topology
+from ddpsim.units import format_count
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 
@@ -69,17 +70,19 @@ def summarise(rows: Sequence[PlanRow]) -> ResultTable:
     for row in rows:
         by_machine.setdefault(row.chosen.topology.name, []).append(row)
 
-    def step(place: int) -> Column[list[PlanRow]]:
-        heading = f"{NODES[place]} node{'' if NODES[place] == 1 else 's'}"
-        return Column(heading, lambda each: f"{each[place].chosen.iteration_s * 1e3:.0f}")
-
-    columns: tuple[Column[list[PlanRow]], ...] = (
-        Column("machine", lambda each: each[0].chosen.topology.name, words=True),
-        *(step(place) for place in range(len(NODES))),
-        Column(f"waiting on {NODES[-1]}", lambda each: percent(waiting(each[-1]))),
-        Column(f"paste on {NODES[-1]} nodes", lambda each: what_to_paste(each[-1]), words=True),
-    )
-    return ResultTable.of(columns, list(by_machine.values()))
+    records = [
+        {
+            "machine": machine,
+            **{
+                format_count(nodes, "node"): f"{row.chosen.iteration_s * 1e3:.0f}"
+                for nodes, row in zip(NODES, found, strict=True)
+            },
+            f"waiting on {NODES[-1]}": percent(waiting(found[-1])),
+            f"paste on {NODES[-1]} nodes": what_to_paste(found[-1]),
+        }
+        for machine, found in by_machine.items()
+    ]
+    return table_of("", records)
 
 
 def waiting(row: PlanRow) -> float:

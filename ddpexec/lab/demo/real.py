@@ -25,8 +25,8 @@ from ddpsim.plots import plot_timeline, plot_validation
 from ddpsim.prediction.named import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.tables import Column, ResultTable
-from ddpsim.tables.cells import ms, percent
+from ddpsim.tables import Record, table_of
+from ddpsim.tables.cells import percent
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.validation.result import MOVED, Validation
@@ -76,14 +76,14 @@ def hold_against_a_real_run(out: Path, commands: Commands) -> dict[str, object]:
         )
     ]  # fmt: skip
     write("Layers that take their recorded time and compute nothing: this judges buckets, launches, overlap and wire.")
-    write(ResultTable.of(_TIMED, rows).text())
+    write(table_of("demo: timed", [_record(row) for row in rows]).text())
     computed = run_in_turns(
         out / "computed", computing, calibrate_table(table, out / "calibration.json"), commands,
         ITERATIONS["computed"], *subject, "--impl", "torch",
     )  # fmt: skip
     why = find_doubt(computed)
     write("\nThe same model computing, two ranks on the cores they share: the hardest case, and so as a ratio.")
-    write(why if why else ResultTable.of(_COMPUTED, computed).text())
+    write(why if why else table_of("demo: computed", [_record(row) for row in computed]).text())
     draw(out, rows, [] if why else computed)
     return {
         "timed": [
@@ -207,6 +207,22 @@ def draw(out: Path, timed: Sequence[Row], computed: Sequence[Row]) -> None:
     plot_timeline(sides, out / "timeline.png")
 
 
+def _record(row: Row) -> Record:
+    found, ratio = row.result, row.result.ratio
+    return {
+        "bucket_cap_mb": row.bucket_cap_mb,
+        "DDP of": row.implementation,
+        "step / one process": ratio and f"{ratio.measured:.2f}",
+        "predicted": ratio and f"{ratio.predicted:.2f}",
+        "ratio_error": ratio and ratio.error,
+        "measured_s": found.iterations.measured_s,
+        "predicted_s": found.iterations.predicted_s,
+        "error": found.iterations.error,
+        "overhead_error": found.overhead.error,
+        "nearest trivial": _trivial(row),
+    }
+
+
 def _trivial(row: Row) -> str:
     """Return the error of the nearest trivial predictor, and its name."""
     name, best = min(row.result.baselines.items(), key=lambda item: abs(item[1]["error"] or 0.0))
@@ -220,22 +236,3 @@ _SHORT = {
     "in_order_pipeline": "in order",
 }
 """Trivial predictors as a narrow column names them: no communication, no overlap, all of it, buckets in order."""
-
-
-_TIMED: tuple[Column[Row], ...] = (
-    Column("bucket_cap_mb", lambda row: row.bucket_cap_mb, words=True),
-    Column("DDP of", lambda row: row.implementation, words=True),
-    Column("measured ms", lambda row: ms(row.result.iterations.measured_s)),
-    Column("predicted ms", lambda row: ms(row.result.iterations.predicted_s)),
-    Column("step error", lambda row: percent(row.result.iterations.error, signed=True)),
-    Column("overhead error", lambda row: percent(row.result.overhead.error, signed=True)),
-    Column("nearest trivial", _trivial, words=True),
-)
-_COMPUTED: tuple[Column[Row], ...] = (
-    Column("bucket_cap_mb", lambda row: row.bucket_cap_mb, words=True),
-    Column("step / one process", lambda row: f"{row.result.ratio.measured:.2f}" if row.result.ratio else "-"),
-    Column("predicted", lambda row: f"{row.result.ratio.predicted:.2f}" if row.result.ratio else "-"),
-    Column("error", lambda row: percent(row.result.ratio.error if row.result.ratio else None, signed=True)),
-    Column("step ms", lambda row: ms(row.result.iterations.measured_s)),
-    Column("error", lambda row: percent(row.result.iterations.error, signed=True)),
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.tables import Column, ResultTable, break_line, column, table_of
+from ddpsim.tables import ResultTable, break_line, cell_of, heading_of, table_of
 from ddpsim.tables.lines import LONGEST
 from ddpsim.tables.table import WIDEST
 from tests import pages
@@ -61,18 +61,17 @@ def test_without_keys_all_are_shown_and_the_ends_of_bands_stand_in_their_cells()
     ],
 )
 def test_the_end_of_a_key_is_its_unit(key: str, value: object, heading: str, cell: str | None) -> None:
-    made = column(key)
-    assert (made.heading, made.cell({key: value})) == (heading, cell)
+    assert (heading_of(key), cell_of({key: value}, key)) == (heading, cell)
 
 
 def test_a_column_may_leave_its_band_out() -> None:
-    made = column("local_s", bands=False)
-    assert ResultTable.of([made], RECORDS[:1]).text() == "without DDP ms\n        100.00"
+    assert table_of("", RECORDS[:1], ("local_s",), bands=False).text() == "without DDP ms\n        100.00"
 
 
-def test_columns_of_any_rows() -> None:
-    table = ResultTable.of([Column("name", str.upper, words=True), Column("letters", len)], ["a", "bcd"])
-    assert table.text() == "name  letters\nA           1\nBCD         3"
+def test_a_command_may_show_shares_to_hundredths() -> None:
+    rows = [{"configuration": "a", "error": 0.00123, "noise": 0.00042}]
+    assert table_of("campaign", rows).rows == (("a", "0.04 %", "+0.12 %"),)
+    assert table_of("", rows, ("error",)).rows == (("+0.1 %",),)
 
 
 def test_a_column_of_which_nothing_is_known_is_none_and_rows_may_be_left_out() -> None:

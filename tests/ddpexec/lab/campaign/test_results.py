@@ -87,8 +87,8 @@ def test_the_page_says_where_the_time_of_one_process_comes_from() -> None:
     assert "One process: one rank without DDP at its workload's pace, computed, not run.\n" in pages[0]
     assert "One process: measured, by steps without communication at the end of the runs.\n" in pages[1]
     assert "; of 1 of 2, marked c: one rank without DDP at its workload's pace, computed, not run.\n" in pages[2]
-    assert "| g-default | 1000.0 c |" in pages[2]
-    assert "| g-cap1 | 1000.0 |" in pages[2]
+    assert "| g-default | 1000.00 c |" in pages[2]
+    assert "| g-cap1 | 1000.00 |" in pages[2]
 
 
 def test_choosing_a_cap_by_prediction_has_its_regret_and_gain() -> None:
@@ -132,7 +132,7 @@ def test_measures_are_medians_of_absolute_errors() -> None:
 def test_the_page_has_a_row_a_configuration_and_says_what_is_unknown() -> None:
     results = [result(1.25, 1.20), result(1.3, 1.20, "cap1")]
     page = markdown("lab", summarise_results(results), results)
-    assert "| g-default | 1000.0 | 1250.0 | - | 1200.0 | -4.00 % | -20.00 % | bandwidth |" in page
+    assert "| g-default | 1000.00 | 1250.00 | 1200.00 | -4.00 % | -20.00 % | bandwidth |" in page
     assert "| noise of repeated runs, median half range | - |" in page
     assert markdown("none", summarise_results([]), []).count("\n") > 20
 
@@ -147,11 +147,13 @@ def test_errors_and_rankings_by_scheme_by_hand() -> None:
     errors = {each.scheme: each for each in errors_by_scheme(results)}
     assert errors["ddp"].median == pytest.approx(0.1)
     assert (errors["dear"].signed, errors["dear"].p95) == pytest.approx((0.8 / 0.804 - 1, 1 - 0.8 / 0.804))
+    page = markdown("c", summarise_results(results), results)
     for ranking in rankings(results):
         assert (ranking.predicted, ranking.measured) == ("dear", "priority")
         assert ranking.regret == pytest.approx(0.804 / 0.8 - 1)
         assert (ranking.right, ranking.pairs) == (2, 2)
-    assert "| ddp | 2 | 10.00 %" in markdown("c", summarise_results(results), results)
+    assert "| ddp | 2 | 10.00 %" in page
+    assert "| a | dear | priority | 0.50 % | 2 of 2 |" in page
 
 
 def test_a_result_kept_before_schemes_were_told_apart_is_of_ddp() -> None:
