@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log
+from math import log
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -132,24 +132,16 @@ _MOST_ROWS = 24
 
 def _text(report: CalibrationReport, *, details: bool) -> str:
     """Return how well the constants fit, measured beside fitted times, and the constants: priors only with details."""
+    from ddpsim.doubts.constants import describe_constant
+
     every = tuple(report.calibration.constants.values())
-    shown = [
-        {
-            "constant": each.name,
-            "value": f"{each.value:.4g}",
-            "unit": "" if each.unit == "1" else each.unit,
-            "spread": None if each.log_std is None else f"x/÷ {exp(each.log_std):.2f}",
-            "origin": _origin(report, each),
-        }
-        for each in every
-        if details or each.fitted
-    ]
+    shown = [{**describe_constant(each), "origin": _origin(report, each)} for each in every if details or each.fitted]
     lines = [
         _summary(report),
         "",
         *_rows(report, details=details),
         "",
-        table_of("", shown).text(),
+        table_of("calibrate: constants", shown).text(),
     ]
     if left := len(every) - len(shown):
         lines.append(f"{format_count(left, 'constant')} keep their documented default; -v lists them")

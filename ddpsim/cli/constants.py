@@ -10,7 +10,7 @@ import typer
 
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import read_calibration
-from ddpsim.cli.output import Output, table
+from ddpsim.cli.output import Output
 from ddpsim.errors import InputError
 from ddpsim.options.option import Section
 
@@ -123,6 +123,7 @@ def constants(
 ) -> None:
     """List the constants that predictions rest on: value, unit, source, doubt, and whether each is a prior."""
     from ddpsim.collectives.execute import BACKENDS
+    from ddpsim.doubts.constants import describe_constant, table_constants
     from ddpsim.errors import UnknownNameError
 
     if backend not in (None, *BACKENDS):
@@ -131,8 +132,8 @@ def constants(
     if calibration and backend not in (None, calibration.backend):
         what = f"the calibration is of {calibration.backend}"
         raise InputError(what, place=f"--backend {backend}", remedy="leave it out")
-    rows = [_row(constant) for constant in _constants_in_force(calibration, backend)]
-    output.emit({"rows": rows}, lambda: _text(rows))
+    found = _constants_in_force(calibration, backend)
+    output.emit({"rows": [describe_constant(each) for each in found]}, table_constants(found).text)
 
 
 def _constants_in_force(calibration: Calibration | None, backend: str | None) -> list[Constant]:
@@ -142,33 +143,3 @@ def _constants_in_force(calibration: Calibration | None, backend: str | None) ->
     if calibration is None:
         return [constant for name in PRIORS if backend in (None, name) for constant in PRIORS[name]]
     return [calibration.constants.get(prior.name, prior) for prior in PRIORS[calibration.backend]]
-
-
-def _row(constant: Constant) -> dict[str, object]:
-    from ddpsim.doubts.constants import doubt_of
-
-    low, high = doubt_of(constant)
-    return {
-        "name": constant.name,
-        "value": constant.value,
-        "unit": constant.unit,
-        "source": constant.source,
-        "prior": not constant.fitted,
-        "low": low,
-        "high": high,
-    }
-
-
-def _text(rows: Sequence[dict[str, object]]) -> str:
-    cells = [
-        (
-            row["name"],
-            f"{row['value']:.4g}",
-            "" if row["unit"] == "1" else row["unit"],
-            "-" if row["low"] is None else f"{row['low']:.3g} to {row['high']:.3g}",
-            "prior" if row["prior"] else "",
-            row["source"],
-        )
-        for row in rows
-    ]
-    return table(("constant", "value", "unit", "80 % band", "", "source"), cells, left=(0, 2, 3, 4, 5))

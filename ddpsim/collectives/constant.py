@@ -38,6 +38,11 @@ class Constant:
         """Whether measurements determined it."""
         return self.fitted and self.source != GIVEN
 
+    @property
+    def standing(self) -> str:
+        """What its value rests on: `measured`, `given`, `prior`."""
+        return "measured" if self.measured else GIVEN if self.source == GIVEN else "prior"
+
     def allows(self, value: object) -> bool:
         """Whether `value` may take the place of this constant's own.
 

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from ddpsim.collectives.bands import NINETIETH
 from ddpsim.collectives.constant import GIVEN, Constant
 from ddpsim.doubts.causes import scale_ends
 from ddpsim.doubts.spreads import BESIDE, COPIES, CUTS, DDP_HOST, DEVICES, DOUBT
 from ddpsim.simulation.ddp_costs import HOST_COSTS
+from ddpsim.tables import ResultTable, table_of
+
+
+def describe_constant(constant: Constant) -> dict[str, object]:
+    """Return what is said of a constant, with both ends of its doubt."""
+    low, high = doubt_of(constant)
+    return {
+        "name": constant.name,
+        "value": constant.value,
+        "unit": constant.unit,
+        "source": constant.source,
+        "prior": not constant.fitted,
+        "low": low,
+        "high": high,
+    }
+
+
+def table_constants(constants: Iterable[Constant]) -> ResultTable:
+    """Return the table of constants: value, doubt, what each rests on."""
+    return table_of("constants", [{**describe_constant(each), "standing": each.standing} for each in constants])
 
 
 def doubt_of(constant: Constant) -> tuple[float | None, float | None]:

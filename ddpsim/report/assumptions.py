@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.constant import GIVEN, Constant
-from ddpsim.doubts.constants import doubt_of
+from ddpsim.collectives.constant import Constant
+from ddpsim.doubts.constants import table_constants
 from ddpsim.report.model import Table
 from ddpsim.tables import ResultTable
 from ddpsim.topology.graph import Cluster
@@ -86,20 +86,6 @@ def _list_in_force(backend: str, calibration: Calibration | None) -> list[Consta
 
 
 def _constants(constants: Sequence[Constant]) -> Table:
-    rows = tuple(
-        (c.name, f"{c.value:.4g}", "" if c.unit == "1" else c.unit, _band(c), _describe_standing(c), c.source)
-        for c in constants
-    )
     measured = sum(constant.measured for constant in constants)
     title = f"Constants: {len(constants)}, {measured} of them measured"
-    header = ("constant", "value", "unit", "80 % band", "", "source")
-    return Table(title, ResultTable(header, rows, frozenset({0, 2, 3, 4, 5})), folded=True)
-
-
-def _band(constant: Constant) -> str:
-    low, high = doubt_of(constant)
-    return "–" if low is None or high is None else f"{low:.3g} to {high:.3g}"
-
-
-def _describe_standing(constant: Constant) -> str:
-    return "measured" if constant.measured else "given" if constant.source == GIVEN else "prior"
+    return Table(title, table_constants(constants), folded=True)

@@ -128,6 +128,11 @@ def _memory(record: Record) -> str:
     return f"{size}/{memory['capacity_bytes'] / GIB:.1f}".removesuffix(".0") + mark
 
 
+def _constant_band(record: Record) -> str | None:
+    low, high = (_number(record, end) for end in ("low", "high"))
+    return None if low is None or high is None else f"{low:.3g} to {high:.3g}"
+
+
 def _pays_below(record: Record) -> str | None:
     band = _band(record, "rate_Bps", "rate_low_Bps", "rate_high_Bps")
     if band is None:
@@ -286,6 +291,12 @@ _OF_A_STEP = (
     DeclaredColumn("one_process", "Time of one process; c where it was computed, not run.", heading="one process ms"),
     DeclaredColumn("pairs_in_order", "Pairs of schemes whose order is predicted, of those that differ by 1 %.",
                    "pairs more than 1 % apart, in the right order"),
+    DeclaredColumn("constant", "The name of a constant.", words=True, read=lambda record: record["name"]),
+    DeclaredColumn("constant_value", "Its value, in its unit.", "value", read=lambda record: f"{record['value']:.4g}"),
+    DeclaredColumn("constant_unit", "The unit; of a ratio none.", "unit", words=True,
+                   read=lambda record: "" if record["unit"] == "1" else record["unit"]),
+    DeclaredColumn("constant_band", "Its 10th to its 90th percentile.", "80 % band", words=True, read=_constant_band),
+    DeclaredColumn("standing", "What it rests on: `measured`, `given`, `prior`.", heading="", words=True),
     DeclaredColumn("held_back_s", "How long complete buckets wait for one before them.", "held back"),
 )  # fmt: skip
 
@@ -371,6 +382,12 @@ SHOWN: Mapping[str, ShownColumns] = {
     )),
     "demo: computed": ShownColumns((
         "bucket_cap_mb", "step / one process", "predicted", "ratio_error", "measured_s", "error",
+    )),
+    "constants": ShownColumns((
+        "constant", "constant_value", "constant_unit", "constant_band", "standing", "source",
+    )),
+    "calibrate: constants": ShownColumns((
+        "constant", "constant_value", "constant_unit", "constant_band", "origin",
     )),
     "tuning": ShownColumns((
         "call", "buckets", "predicted_step_s", "predicted_gain", "measured_step_s", "measured_steps", "saved_s",
