@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import JsonDocument, note_all, table, write
+from ddpsim.cli.output import JsonDocument, note_all, write
 from ddpsim.errors import InputError
-from ddpsim.tables.cells import ms, percent
+from ddpsim.tables import table_of
 
 if TYPE_CHECKING:
     from ddpexec.running.orders import Arm
@@ -90,13 +90,7 @@ def order_run(
     if arguments.json_:
         write(json.dumps(document, indent=2))
         return
-    lines = [
-        (row["arm"], ms(row["step_s"]), *(_interval(row, name) for name in ("gain", "gain_over_never")), row["steps"])
-        for row in rows
-    ]
-    write(
-        f"{recorded.name} on {machine.name}\n\n" + table(("arm", "step ms", "over torch", "over never", "steps"), lines)
-    )
+    write(f"{recorded.name} on {machine.name}\n\n{table_of('order-run', rows).text()}")
 
 
 def _arm(text: str) -> Arm:
@@ -112,10 +106,3 @@ def _arm(text: str) -> Arm:
     rebuild(policy)
     predictor(chosen)
     return Arm(policy, chosen)
-
-
-def _interval(row: dict[str, object], name: str) -> str:
-    if row[name] is None:
-        return "-"
-    gain, low, high = (float(str(row[f"{name}{end}"])) for end in ("", "_low", "_high"))
-    return f"{percent(gain, signed=True)} ({100 * low:+.1f} to {100 * high:+.1f})"

@@ -11,9 +11,10 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.options import PlanFile, WorkloadName, read_plan, refuse_beside_plan
-from ddpsim.cli.output import Output, table
+from ddpsim.cli.output import Output
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.options.option import list_declared
+from ddpsim.tables import table_of
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketPlan
@@ -78,6 +79,14 @@ def _text(plan: BucketPlan) -> str:
             closed = f"limit {format_size(bucket.limit_bytes)}"
         else:
             closed = f"end, below {format_size(bucket.limit_bytes)}"
-        rows.append((number, len(names), format_size(bucket.size_bytes), closed, span))
-    body = table(("bucket", "parameters", "size", "closed by", "from ... to"), rows, left=(3, 4))
+        rows.append(
+            {
+                "index": number,
+                "parameters": len(names),
+                "size_bytes": bucket.size_bytes,
+                "closed by": closed,
+                "from ... to": span,
+            }
+        )
+    body = table_of("", rows).text()
     return f"{body}\n\n{format_count(len(rows), 'bucket')}, {format_size(plan.size_bytes)}\n{plan.torch}"

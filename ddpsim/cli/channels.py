@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ddpsim.cli.output import table
+from ddpsim.tables import table_of
 
 if TYPE_CHECKING:
     from ddpsim.collectives.channels import Channel, Channels
@@ -93,16 +93,16 @@ def channels_text(found: Found, trees: list[tuple[int | None, ...]]) -> str:
         total = format_bandwidth(channels.bus_bandwidth)
         heading = f"{where}: {format_count(len(channels.rings), 'channel')}, {total} as NCCL counts it"
         rows = [
-            (
-                f"{n} x",
-                _format_ring(ring),
-                format_bandwidth(ring.bandwidth),
-                ring.kind,
-                ring.nic_kind if ring.nic_in else "-",
-            )
+            {
+                "channels": n,
+                "ring": _format_ring(ring),
+                "channel_bandwidth_Bps": ring.bandwidth,
+                "farthest route": ring.kind,
+                "to the NIC": ring.nic_kind if ring.nic_in else None,
+            }
             for ring, n in _count_channels(channels.rings)
         ]
-        rings = table(("", "ring", "each", "farthest route", "to the NIC"), rows, left=(1, 3, 4))
+        rings = table_of("", rows).text()
         blocks.append(f"{heading}\n{rings}\n{_chains_text(channels)}")
     if trees:
         blocks.append(
@@ -119,10 +119,14 @@ def _chains_text(channels: Channels) -> str:
     if all(chain.gpus == ring.gpus for chain, ring in zip(channels.trees, channels.rings, strict=True)):
         return f"trees: a chain in each ring's order, {inside} each inside the node"
     rows = [
-        (f"{n} x", " ".join((*([chain.nic_in] if chain.nic_in else []), *chain.gpus)), inside)
+        {
+            "channels": n,
+            "chain of a tree, inside a node": " ".join((*([chain.nic_in] if chain.nic_in else []), *chain.gpus)),
+            "channel_bandwidth_Bps": channels.tree_intra_bandwidth,
+        }
         for chain, n in _count_channels(channels.trees)
     ]
-    return table(("", "chain of a tree", "each, inside"), rows, left=(1,))
+    return table_of("", rows).text()
 
 
 def _tree_lines(trees: list[tuple[int | None, ...]]) -> list[str]:

@@ -11,9 +11,10 @@ from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import check_destination, plot_option
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName
-from ddpsim.cli.output import Output, note, table
+from ddpsim.cli.output import Output, note
 from ddpsim.errors import InputError
 from ddpsim.options.exclusions import refuse_excluded
+from ddpsim.tables import ResultTable
 from ddpsim.tables.cells import percent
 from ddpsim.units import format_count
 
@@ -265,7 +266,7 @@ def _text(operation: Operation, found: list[Row], placement: Placement, correcti
         units.append("")
         for line, row in zip(lines, found, strict=True):
             line.append(percent(float(str(row["error"])), signed=True))
-    text = table(names, [units, *lines], left=())
+    text = ResultTable(tuple(names), (tuple(units), *(tuple(map(str, line)) for line in lines)), frozenset()).text()
     if not correcting:
         return text
     where = f"{format_count(placement.world_size, 'rank')} on {format_count(placement.nodes, 'node')}"

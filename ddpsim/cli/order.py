@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import Output, table
+from ddpsim.cli.output import Output
 from ddpsim.errors import TraceError
+from ddpsim.tables import Record, table_of
 
 if TYPE_CHECKING:
     from ddpsim.order.agreement import OrderReport
@@ -43,24 +44,24 @@ def _text(report: OrderReport, fits: list[PlanFit]) -> str:
 
     from ddpsim.units import format_count, format_time
 
-    rows: list[tuple[str, str, str, str]] = []
+    rows = []
     if worst := report.between_ranks_worst:
         where = f"ranks {worst[2]} and {worst[3]}, iteration {worst[1]}"
-        rows.append(("between ranks", f"{report.between_ranks:.4f}", f"{worst[0]:.4f}", where))
+        rows.append(_row("between ranks", report.between_ranks, worst[0], where))
     if worst := report.between_iterations_worst:
         where = f"iterations {worst[2]} and {worst[3]}, rank {worst[1]}"
-        rows.append(("between iterations", f"{report.between_iterations:.4f}", f"{worst[0]:.4f}", where))
+        rows.append(_row("between iterations", report.between_iterations, worst[0], where))
     if report.unused:
         means = (report.between_ranks_with_unused, report.between_iterations_with_unused)
         for what, tau in zip(("ranks", "iterations"), means, strict=True):
-            rows += [] if tau is None else [(f"between {what}, unused counted", f"{tau:.4f}", "", "")]
+            rows += [] if tau is None else [_row(f"between {what}, unused counted", tau)]
     if fits:
         fit = min(fits, key=lambda fit: fit.tau)
         where = f"rank {fit.rank}, iteration {fit.iteration}"
-        rows.append(("buckets and arrivals", f"{fmean(f.tau for f in fits):.4f}", f"{fit.tau:.4f}", where))
+        rows.append(_row("buckets and arrivals", fmean(f.tau for f in fits), fit.tau, where))
     named = (("parameter", report.parameters), ("rank", report.ranks), ("iteration", report.iterations))
     head = ", ".join(format_count(count, noun) for noun, count in named)
-    lines = [head, "", table(("Kendall's tau", "mean", "worst", "where"), rows, left=(0, 3))] if rows else [head]
+    lines = [head, "", table_of("", rows).text()] if rows else [head]
     if fits:
         longest = max(fits, key=lambda fit: fit.held_back_s)
         mean, most = format_time(fmean(f.held_back_s for f in fits)), format_time(longest.held_back_s)
@@ -69,3 +70,7 @@ def _text(report: OrderReport, fits: list[PlanFit]) -> str:
     if report.unused:
         lines.append(f"{format_count(len(report.unused), 'parameter')} got no gradient in some backward")
     return "\n".join(lines)
+
+
+def _row(pairs: str, mean: float | None, worst: float | None = None, where: str = "") -> Record:
+    return {"Kendall's tau": pairs, "mean_tau": mean, "worst_tau": worst, "where": where}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -114,12 +114,6 @@ def note_once(lines: Iterable[str], told: set[str]) -> None:
         if line not in told:
             told.add(line)
             note(f"note: {line}")
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: Container[int] = (0,)) -> str:
-    """Return rows as aligned text: the columns in `left` to the left, the others to the right."""
-    cells = tuple(tuple(None if cell is None else str(cell) for cell in row) for row in rows)
-    return ResultTable(tuple(header), cells, frozenset(n for n in range(len(header)) if n in left)).text()
 
 
 def first_rows(found: ResultTable, most: int) -> str:

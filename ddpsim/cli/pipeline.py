@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName, WorkloadName
-from ddpsim.cli.output import Output, table
+from ddpsim.cli.output import Output
 from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.tables.cells import ms, percent
+from ddpsim.tables import table_of
+from ddpsim.tables.cells import ms
 from ddpsim.units import format_count
 
 if TYPE_CHECKING:
@@ -65,14 +66,18 @@ def pipeline(
 
 def _text(step: PipelineStep, given: Pipeline) -> str:
     rows = [
-        ("computed by the busiest rank", ms(step.compute_s)),
-        ("idle, mean of the ranks", percent(step.bubble)),
-        ("allreduces of gradients over replicas, on the wire", ms(step.allreduce_s)),
-        ("waiting for them after the last micro-batch, with launches", ms(step.exposed_allreduce_s)),
-        *([("allreduces of activations over layers' ranks", ms(step.activations_s))] if given.tensor_ranks > 1 else []),
+        {"part": "computed by the busiest rank", "time_s": step.compute_s},
+        {"part": "idle, mean of the ranks", "share": step.bubble},
+        {"part": "allreduces of gradients over replicas, on the wire", "time_s": step.allreduce_s},
+        {
+            "part": "waiting for them after the last micro-batch, with launches",
+            "time_s": step.exposed_allreduce_s,
+        },
     ]
+    if given.tensor_ranks > 1:
+        rows.append({"part": "allreduces of activations over layers' ranks", "time_s": step.activations_s})
     kept = f"{format_count(step.weight_versions, 'version')} of its weights, activations of {step.activations}"
     pace = f"{step.samples / step.step_s:.4g} samples/s"
     head = f"step  {ms(step.step_s)} ms, replicas {step.copies}, {given.order}, {pace}"
-    body = table(("part", "ms or share"), rows, left=(0,))
+    body = table_of("", rows, ("part", "time_s", "share")).text()
     return f"{head}\n\n{body}\n\nthe first stage keeps {kept} of {given.micro_batches} micro-batches"

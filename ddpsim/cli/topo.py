@@ -11,11 +11,11 @@ import typer
 from ddpsim.cli.channels import channels_document, channels_of, channels_text, trees_over, walks
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver, plot_option
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import Output, note, table
+from ddpsim.cli.output import Output, note
 from ddpsim.cli.transports import place_several, transports_of, transports_text
 from ddpsim.errors import InputError
 from ddpsim.options.text import indices
-from ddpsim.tables import break_line
+from ddpsim.tables import break_line, table_of
 
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Cluster, Topology
@@ -45,8 +45,7 @@ def list_(output: Output) -> None:
                 "confidence": machine.confidence,
             }
         )
-    header = ("name", "nodes", "GPUs a node", "GPU", "NICs", "fabric", "confidence")
-    output.emit({"topologies": rows}, lambda: table(header, [list(row.values()) for row in rows], left=(0, 3, 5, 6)))
+    output.emit({"topologies": rows}, lambda: table_of("topologies", rows).text())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,9 +228,8 @@ def _document(machine: Topology) -> dict[str, object]:
 
 
 def _text(machine: Topology, document: dict[str, object]) -> str:
-    from ddpsim.units import format_bandwidth, format_count, format_time
+    from ddpsim.units import format_count
 
-    header = ("link", "kind", "count", "each direction", "latency")
     lines = [
         f"{machine.name}: {format_count(machine.nodes, 'node')}, {machine.compute_device}, fabric {machine.fabric.kind}"
     ]
@@ -245,13 +243,19 @@ def _text(machine: Topology, document: dict[str, object]) -> str:
             if same and source > target:
                 continue
             ends = f"{source} - {target}" if same else f"{source} > {target}"
-            latency = format_time(link.latency_s) if link.latency_s else "-"
-            rows.append((ends, link.kind, link.count, format_bandwidth(link.bandwidth), latency))
+            # Most machines' files state no latency: hops cost what the transport's constants say.
+            rows.append(
+                {
+                    "ends": ends,
+                    "kind": link.kind,
+                    "count": link.count,
+                    "bandwidth_Bps": link.bandwidth,
+                    "latency_s": link.latency_s or None,
+                }
+            )
         inside = f"{format_count(len(template.gpus), 'GPU')}, {format_count(len(template.nics), 'NIC')}"
         lines += ["", f"{group.count} x {template.name}: {inside}"]
-        # Most machines' files state no latency: hops cost what the transport's constants say.
-        stated = len(header) if any(link.latency_s for link in template.links) else -1
-        lines.append(table(header[:stated], [row[:stated] for row in rows], left=(0, 1)))
+        lines.append(table_of("links", rows).text())
     sources = [break_line(f"source: {source}") for source in machine.sources]
     confidence = f"confidence: {machine.confidence or 'not stated'}"
     return "\n".join([*lines, "", *sources, confidence, f"fingerprint: {document['fingerprint']}"])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddpsim.cli.output import table
 from ddpsim.errors import list_few
-from ddpsim.tables import break_line
+from ddpsim.tables import break_line, table_of
 
 if TYPE_CHECKING:
     from ddpsim.collectives.nccl.paths_taken import ChosenPaths
@@ -33,14 +32,18 @@ def place_several(machine: Topology, nodes: int | None = None) -> Placement:
 def transports_text(paths: ChosenPaths) -> str:
     """Return the transports of pairs that are alike in a line each, then what they and other choices give."""
     from ddpsim.topology.transports import group_pairs
-    from ddpsim.units import format_bandwidth
 
     rows = [
-        (_pairs(group), group[0].name, group[0].kind, format_bandwidth(group[0].bandwidth), group[0].why or "-")
+        {
+            "pairs": _pairs(group),
+            "transport": group[0].name,
+            "route": group[0].kind,
+            "pair_bandwidth_Bps": group[0].bandwidth,
+            "why not a closer one": group[0].why,
+        }
         for group in group_pairs(paths.pairs)
     ]
-    header = ("pairs", "transport", "route", "one pair alone", "why not a closer one")
-    return "\n".join([table(header, rows, left=(0, 1, 2, 4)), *map(break_line, paths.lines())])
+    return "\n".join([table_of("", rows).text(), *map(break_line, paths.lines())])
 
 
 def _pairs(group: list[PairTransport]) -> str:

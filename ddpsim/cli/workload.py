@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -20,11 +21,11 @@ from ddpsim.cli.options import (
     read_plan,
     refuse_beside_plan,
 )
-from ddpsim.cli.output import Output, note, table
+from ddpsim.cli.output import Output, note
 from ddpsim.cli.sections import SectionedCommand
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section
-from ddpsim.tables.cells import ms
+from ddpsim.tables import Record, table_of
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -42,26 +43,7 @@ def list_(output: Output) -> None:
     from ddpsim.workload.files import load_workload
 
     rows = [_summary(name, load_workload(name)) for name in shipped.names("workload")]
-    header = ("name", "device", "precision", "batch", "parameters", "gradients MiB", "step ms", "origin")
-    output.emit(
-        {"workloads": rows},
-        lambda: table(
-            header,
-            [
-                (
-                    row["name"],
-                    row["device"],
-                    row["precision"],
-                    row["batch_size"],
-                    row["parameters"],
-                    f"{int(str(row['gradient_bytes'])) / 2**20:.1f}",
-                    ms(float(str(row["local_s"]))),
-                    "estimated" if row["estimated"] else "measured",
-                )
-                for row in rows
-            ],
-        ),
-    )
+    output.emit({"workloads": rows}, lambda: table_of("workloads", rows).text())
 
 
 @app.command()
@@ -130,7 +112,11 @@ def import_(
         return
     seen = buckets_in(traced)
     _keep(
-        imported.workload, file, output, {"notes": list(imported.notes), "traced_buckets": seen}, _format_buckets(seen)
+        imported.workload,
+        file,
+        output,
+        {"notes": list(imported.notes), "traced_buckets": seen},
+        _format("workload: buckets", seen),
     )
 
 
@@ -146,7 +132,7 @@ def _import_chakra(trace: Path, file: Path | None, output: Output) -> None:
         return
     seen = [each.record() for each in imported.collectives]
     found = {"notes": list(imported.notes), "traced_collectives": seen}
-    _keep(imported.workload, file, output, found, _format_collectives(seen))
+    _keep(imported.workload, file, output, found, _format("workload: collectives", seen))
 
 
 def _write(model: Workload, output: Output) -> None:
@@ -273,41 +259,11 @@ def split(
         }
         for part in made.devices
     ]
-    _keep(made, file, output, {"devices": parts}, _format_parts(parts))
+    _keep(made, file, output, {"devices": parts}, _format("workload: parts", parts))
 
 
-def _format_parts(parts: list[dict[str, object]]) -> str:
-    header = ("device", "parameters", "gradients MiB", "from", "passes on MiB")
-    rows = [
-        (each["device"], each["parameters"], f"{int(str(each['gradient_bytes'])) / 2**20:.1f}", each["first"],
-         f"{int(str(each['sent_bytes'])) / 2**20:.1f}")
-        for each in parts
-    ]  # fmt: skip
-    return f"{table(header, rows)}\n\n"
-
-
-def _format_buckets(buckets: list[dict[str, float]]) -> str:
-    if not buckets:
-        return ""
-    header = ("traced bucket", "parameters", "MiB", "ready ms", "launched", "started", "finished", "skew", "wire")
-    moments = ("ready_s", "launched_s", "started_s", "finished_s", "skew_s", "wire_s")
-    rows = [
-        (b["index"], b["parameters"], f"{b['size_bytes'] / 2**20:.2f}", *(ms(b[moment]) for moment in moments))
-        for b in buckets
-    ]
-    return f"{table(header, rows)}\n\n"
-
-
-def _format_collectives(seen: list[dict[str, object]]) -> str:
-    if not seen:
-        return ""
-    header = ("traced collective", "operation", "MiB", "group", "ranks", "ms")
-    rows = [
-        (c["name"], c["operation"], f"{float(str(c['size_bytes'])) / 2**20:.2f}", c["group"], c["ranks"] or "-",
-         ms(float(str(c["duration_s"]))))
-        for c in seen
-    ]  # fmt: skip
-    return f"{table(header, rows)}\n\n"
+def _format(command: str, rows: Sequence[Record]) -> str:
+    return f"{table_of(command, rows).text()}\n\n" if rows else ""
 
 
 def _summary(name: str, model: Workload) -> dict[str, object]:
@@ -350,9 +306,7 @@ def _text(document: dict[str, object]) -> str:
         for key, value in told.items()
         if key not in ("phases", "provenance", "local_s")
     ]
-    clocks = table(
-        ("phase", "host ms", "device ms"), [(n, ms(t["host_s"]), ms(t["device_s"])) for n, t in phases.items()]
-    )
+    clocks = table_of("", [{"phase": name, **clocks} for name, clocks in phases.items()]).text()
     provenance = document["provenance"]
     assert isinstance(provenance, dict)
     return "\n".join([*lines, "", clocks, "", *(f"{key}: {value}" for key, value in provenance.items())])

@@ -12,7 +12,7 @@ from typing import Any
 
 from ddpsim.tables.cells import GBPS, format_band, format_short, mib, ms
 from ddpsim.tables.table import Record
-from ddpsim.units import GIB
+from ddpsim.units import GIB, format_bandwidth, format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +297,21 @@ _OF_A_STEP = (
                    read=lambda record: "" if record["unit"] == "1" else record["unit"]),
     DeclaredColumn("constant_band", "Its 10th to its 90th percentile.", "80 % band", words=True, read=_constant_band),
     DeclaredColumn("standing", "What it rests on: `measured`, `given`, `prior`.", heading="", words=True),
+    DeclaredColumn("mean_tau", "Mean of Kendall's tau.", "mean", form="{:.4f}".format),
+    DeclaredColumn("worst_tau", "Least of Kendall's tau.", "worst", form="{:.4f}".format),
+    DeclaredColumn("gain_over_never", "Share of the step without rebuilding that is saved.", "over never"),
+    DeclaredColumn("gpu", "The GPU of a machine.", "GPU", words=True),
+    DeclaredColumn("nics", "NICs of a node.", "NICs"),
+    DeclaredColumn("ends", "Both ends of a link.", "link", words=True),
+    DeclaredColumn("bandwidth_Bps", "What a link carries.", heading="each direction", form=format_bandwidth),
+    DeclaredColumn("latency_s", "What a link's hop takes, where its file states it.", heading="latency",
+                   form=format_time),
+    DeclaredColumn("pair_bandwidth_Bps", "What a pair of GPUs has alone.", heading="one pair alone",
+                   form=format_bandwidth),
+    DeclaredColumn("channel_bandwidth_Bps", "What a channel of NCCL has.", heading="each", form=format_bandwidth),
+    DeclaredColumn("gradient_bytes", "Bytes of all gradients.", "gradients"),
+    DeclaredColumn("first", "The parameter with which a device's part begins.", "from", words=True),
+    DeclaredColumn("sent_bytes", "Activations that a device passes on to the next.", "passes on"),
     DeclaredColumn("held_back_s", "How long complete buckets wait for one before them.", "held back"),
 )  # fmt: skip
 
@@ -389,6 +404,17 @@ SHOWN: Mapping[str, ShownColumns] = {
     "calibrate: constants": ShownColumns((
         "constant", "constant_value", "constant_unit", "constant_band", "origin",
     )),
+    "order-run": ShownColumns(("arm", "step_s", "gain", "gain_over_never", "steps")),
+    "topologies": ShownColumns(("name", "nodes", "gpus_per_node", "gpu", "nics", "fabric", "confidence")),
+    "links": ShownColumns(("ends", "kind", "count", "bandwidth_Bps", "latency_s")),
+    "workloads": ShownColumns((
+        "name", "device", "precision", "batch_size", "parameters", "gradient_bytes", "local_s", "estimated",
+    )),
+    "workload: parts": ShownColumns(("device", "parameters", "gradient_bytes", "first", "sent_bytes")),
+    "workload: buckets": ShownColumns((
+        "index", "parameters", "size_bytes", "ready_s", "launched_s", "started_s", "finished_s", "skew_s", "wire_s",
+    )),
+    "workload: collectives": ShownColumns(("name", "operation", "size_bytes", "group", "ranks", "duration_s")),
     "tuning": ShownColumns((
         "call", "buckets", "predicted_step_s", "predicted_gain", "measured_step_s", "measured_steps", "saved_s",
     )),

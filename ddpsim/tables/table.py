@@ -19,6 +19,9 @@ Cells = tuple[str | None, ...]
 
 WIDEST = 100
 """Characters of a line of a table, beyond which cells take several; chosen by hand, for half a wide screen."""
+_HIDDEN = {ord(each): 0xE000 + ord(each) for each in "\t\n\v\f\r"}
+"""White space that is no space, and stands for itself: as characters of private use no line is broken at it."""
+_UNHIDDEN = {hidden: each for each, hidden in _HIDDEN.items()}
 _NARROWEST = 10
 """Characters that a column of words keeps at least; chosen by hand."""
 
@@ -101,7 +104,7 @@ class ResultTable:
         """Return the widths of columns where lines are at most `widest`: first words are broken, then headings."""
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         words = [number for number in sorted(self.words) if number < len(widths)]
-        whole = {number: max(len(word) for row in cells for word in row[number].split() or [""]) for number in words}
+        whole = {number: max(len(word) for row in cells for word in row[number].split(" ")) for number in words}
         most = max((widths[number] for number in words), default=0)
         while most > _NARROWEST and _line(widths) > widest:
             most -= 1
@@ -141,10 +144,10 @@ def _lines_of(cell: str, width: int) -> list[str]:
     number, *band = _split_band(cell)
     if band and number.lstrip("+-")[:1].isdigit():
         return [number, *band]
-    # What a name has of control characters stays, for the stream to show it as what it is.
-    return wrap(
-        cell, width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False, expand_tabs=False
-    )
+    # What a name has of control characters stays where it is, for the stream to show it as what it is.
+    words = cell.translate(_HIDDEN)
+    lines = wrap(words, width, break_long_words=False, break_on_hyphens=False)
+    return [line.translate(_UNHIDDEN) for line in lines]
 
 
 def _split_band(cell: str) -> list[str]:

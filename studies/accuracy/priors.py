@@ -15,11 +15,12 @@ import numpy as np
 
 from ddpsim.calibrating.misfit import misfit
 from ddpsim.calibrating.samples import Sample
-from ddpsim.cli.output import table
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.doubts.constants import describe_constant
 from ddpsim.errors import CalibrationError, InputError
 from ddpsim.files import json_text, write_whole
 from ddpsim.measured import read_table
+from ddpsim.tables import table_of
 from ddpsim.tables.cells import percent
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import format_count
@@ -75,12 +76,12 @@ def _match_tables(given: Sequence[T], tables: int, place: str) -> list[T]:
 
 def _text(found: Pool, calibration: Calibration) -> str:
     rows = [
-        (each.name, f"{each.value:.3g}", each.unit, "fitted" if each.fitted else "documented: no row uses it")
+        {**describe_constant(each), "origin": "fitted" if each.fitted else "documented: no row uses it"}
         for each in calibration.constants.values()
         if each.name in found.values or each.name in found.unused
     ]
     error = float(np.abs(np.expm1(-found.residuals)).mean())
-    body = table(("constant", "value", "unit", "origin"), rows, left=(0, 2, 3))
+    body = table_of("", rows, ("constant", "constant_value", "constant_unit", "origin")).text()
     return f"{body}\n\n{format_count(len(found.residuals), 'row')}; mean absolute error {percent(error)} on them"
 
 

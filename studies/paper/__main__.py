@@ -14,8 +14,9 @@ import typer
 from ddpsim.cli.app import carry_out
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
-from ddpsim.cli.output import Output, note, table
+from ddpsim.cli.output import Output, note
 from ddpsim.files import check_writable
+from ddpsim.tables import ResultTable
 from ddpsim.workers.asked import Workers
 from studies.paper.assumptions import documents as assumptions
 from studies.paper.claim import Claim
@@ -64,11 +65,12 @@ def paper(
 
 
 def _text(claims: Sequence[Claim]) -> str:
-    rows = [
-        (claim.number, claim.figure, claim.paper, claim.simulated, claim.measured, claim.verdict) for claim in claims
-    ]
+    rows = tuple(
+        (str(claim.number), claim.figure, claim.paper, claim.simulated, claim.measured, claim.verdict)
+        for claim in claims
+    )
     header = ("", "figure", "the paper", "simulated", "measured", "verdict")
-    return f"{table(header, rows, left=(1, 2, 3, 4, 5))}\n\n{tally(claims)}"
+    return f"{ResultTable(header, rows, frozenset({1, 2, 3, 4, 5})).text()}\n\n{tally(claims)}"
 
 
 @cache

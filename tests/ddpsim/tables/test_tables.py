@@ -95,6 +95,12 @@ def test_a_line_is_broken_between_words_and_never_before_a_unit() -> None:
     assert break_line(f"{'x' * 200} y", "    ") == f"{'x' * 200}\n    y"
 
 
+def test_a_line_is_broken_at_spaces_alone() -> None:
+    name = "weight\r\tof " + "x" * 60
+    text = ResultTable(("name", "where"), ((name, "y " * 40),), frozenset({0, 1})).text()
+    assert "weight\r\tof" in text.split("\n")[1]
+
+
 def test_headings_that_make_lines_too_long_take_several() -> None:
     header = ("machine", *(f"column number {n}" for n in range(9)))
     lines = ResultTable(header, (("a", *"123456789"),)).text().splitlines()
