@@ -19,7 +19,7 @@ _STAR = {"marker": "*", "markersize": 14, "markeredgecolor": "black", "markeredg
 _REPORTED = {**_STAR, "markersize": 13, "color": "gold", "zorder": 5}
 """Of what somebody else reports, and of the best of several boxes."""
 _GREY = "0.4"
-_LEGIBLE = 2000
+_WIDEST_IN_FULL = 2000
 """Between the ends of a logarithmic axis, up to which 2 and 5 of each power of ten are labelled too."""
 _LONG = 40
 """Characters of all labels of an axis from which they are written small, and of a line of a title."""
@@ -134,7 +134,7 @@ def _label_ticks(axes: Any, side: str, axis: Axis) -> None:
 
 
 def _label(axis: Any, of: Axis, ends: tuple[float, float]) -> None:
-    if of.scale == "log" and not of.ticks and ends[1] < _LEGIBLE * ends[0]:
+    if of.scale == "log" and not of.ticks and ends[1] < _WIDEST_IN_FULL * ends[0]:
         label_logarithms(axis, *ends)
 
 

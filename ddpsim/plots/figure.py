@@ -92,7 +92,7 @@ def label_logarithms(axis: Any, low: float, high: float) -> None:
 _DIGITS = (1, 2, 5)
 """Of each power of ten, what is labelled."""
 
-_LEGIBLE = 3
+_MOST_DECADES_IN_FULL = 3
 """Powers of ten up to which 2 and 5 of each are labelled too."""
 
 
@@ -103,7 +103,7 @@ def decades(low: float, high: float) -> list[float]:
     ([5.0, 10.0, 20.0, 50.0], [1.0, 10.0, 100.0, 1000.0, 10000.0])
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    digits = _DIGITS if math.log10(high / low) <= _LEGIBLE else (1,)
+    digits = _DIGITS if math.log10(high / low) <= _MOST_DECADES_IN_FULL else (1,)
     return [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
 
 
