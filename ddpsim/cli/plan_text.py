@@ -176,11 +176,11 @@ def _format_where(rows: Sequence[PlanRow]) -> str:
 
 
 def _places(predictions: Sequence[Prediction]) -> str:
-    machines: dict[str, list[str]] = {}
+    machines: dict[str, dict[str, None]] = {}
     for prediction in predictions:
-        machines.setdefault(prediction.topology.name, []).append(str(prediction.nodes))
+        machines.setdefault(prediction.topology.name, {})[str(prediction.nodes)] = None
     return ", ".join(
-        f"{name} ({', '.join(counts)} node{'' if counts == ['1'] else 's'})" for name, counts in machines.items()
+        f"{name} ({', '.join(counts)} node{'' if list(counts) == ['1'] else 's'})" for name, counts in machines.items()
     )
 
 

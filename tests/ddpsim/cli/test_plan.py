@@ -79,3 +79,9 @@ def test_a_plan_in_words_says_the_same_without_pricing_other_settings_of_nccl(
     assert "P2P off" in ddpsim(*words, "-v").out
     monkeypatch.setattr("ddpsim.prediction.prediction.paths_taken", lambda *_: pytest.fail("not shown"))
     assert ddpsim(*words).out == whole
+
+
+def test_a_machine_that_is_named_twice_has_its_nodes_once(ddpsim: Callable) -> None:
+    told = ddpsim("plan", "--workload", "resnet50", *("--topology", "dgx-1v") * 2, "--nodes", "1")
+    assert "on dgx-1v (1 node)" in told.out
+    assert "1, 1" not in told.out
