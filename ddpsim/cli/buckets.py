@@ -83,7 +83,7 @@ def _text(plan: BucketPlan) -> str:
             {
                 "index": number,
                 "parameters": len(names),
-                "size_bytes": bucket.size_bytes,
+                "size": format_size(bucket.size_bytes),
                 "closed by": closed,
                 "from ... to": span,
             }
