@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from ddpsim.errors import InputError, UnknownNameError, join_problems, shorten
@@ -58,7 +58,7 @@ def document_error(what: str, *within: str | int) -> PydanticCustomError:
 
 def problems(
     error: ValidationError,
-    model: type[BaseModel],
+    model: Any,
     *,
     under: Path = (),
     line: Callable[[Path], int | None] | None = None,
@@ -95,7 +95,7 @@ def _path(entry: Any) -> Path:
     return (*(part for part in entry["loc"] if part != "[key]"), *context.get("within", ()))
 
 
-def _message(entry: Any, path: Path, model: type[BaseModel]) -> str:
+def _message(entry: Any, path: Path, model: Any) -> str:
     kind, message = entry["type"], entry["msg"]
     if kind == _TOLD:
         return str(message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -17,10 +17,10 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from ddpsim.documents.errors import document_error, format_value, join_errors, problems
+from ddpsim.documents.records import validator_of
 from ddpsim.errors import InputError, UnitError
+from ddpsim.fields import MOST_ITEMS
 
-MOST_ITEMS = 200_000
-"""Items of a list or mapping at most: parameters, buckets, operators; chosen by hand, no model has as many."""
 _MOST = 1 << 63
 """No count, size or number of elements is as large."""
 _LARGEST = 1e18
@@ -71,11 +71,11 @@ class File(Document):
     KIND: ClassVar[str]
 
 
-Read = TypeVar("Read", bound=Document)
+Read = TypeVar("Read")
 
 
 def read_as(model: type[Read], document: object, place: str, error: type[InputError], remedy: str) -> Read:
-    """Return `document` as `model`.
+    """Return `document` as `model`, a record or a `Document`.
 
     Args:
         model: what the document should be.
@@ -84,15 +84,20 @@ def read_as(model: type[Read], document: object, place: str, error: type[InputEr
         error: what to raise where it is another's file, or anything in it is missing or of the wrong kind.
         remedy: what to do then, for the message.
     """
-    if issubclass(model, File):
+    if hasattr(model, "SCHEMA"):
         _check_schema(model, document, place, error, remedy)
     try:
-        return model.model_validate(document)
+        if issubclass(model, Document):
+            return model.model_validate(document)
+        return cast(Read, validator_of(model).validate_python(document))
     except ValidationError as cause:
         raise join_errors(problems(cause, model), place, error, remedy) from cause
+    except InputError as cause:
+        within = place if cause.place is None else f"{place}: {cause.place}"
+        raise error(cause.message, place=within, remedy=cause.remedy) from cause
 
 
-def _check_schema(model: type[File], document: object, place: str, error: type[InputError], remedy: str) -> None:
+def _check_schema(model: Any, document: object, place: str, error: type[InputError], remedy: str) -> None:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != model.SCHEMA:
         what = f"not a {model.KIND}" + ("" if schema is None else f": its schema is {format_value(schema)}")
