@@ -72,6 +72,11 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class ByName:
+    """A mapping of records by their `name` is written as a list of them."""
+
+
+@dataclass(frozen=True)
 class Key:
     """How a file writes a field.
 

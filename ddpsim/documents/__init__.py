@@ -6,6 +6,6 @@ from ddpsim.documents.records import document_of
 from ddpsim.fields import MOST_ITEMS
 
 __all__ = [
-    "MOST_ITEMS", "Amount", "Count", "Document", "File", "Index", "Number", "Text", "document_error", "document_of", "format_value",
-    "join_errors", "problems", "quantity", "read_as",
+    "MOST_ITEMS", "Amount", "Count", "Document", "File", "Index", "Number", "Text", "document_error", "document_of",
+    "format_value", "join_errors", "problems", "quantity", "read_as",
 ]  # fmt: skip

@@ -88,8 +88,8 @@ def read_as(model: type[Read], document: object, place: str, error: type[InputEr
         _check_schema(model, document, place, error, remedy)
     try:
         if issubclass(model, Document):
-            return model.model_validate(document)
-        return cast(Read, validator_of(model).validate_python(document))
+            return cast(Read, model.model_validate(document))
+        return cast(Read, validator_of(cast(Any, model)).validate_python(document))
     except ValidationError as cause:
         raise join_errors(problems(cause, model), place, error, remedy) from cause
     except InputError as cause:

@@ -17,7 +17,8 @@ from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
 from ddpsim.documents.errors import document_error
 from ddpsim.errors import InputError
-from ddpsim.fields import MOST_ITEMS, Bounds, Checked, Columns, Key, NotInFile, OneOf, Parsed, Rows
+from ddpsim.fields import MOST_ITEMS, Bounds, ByName, Checked, Columns, Key, NotInFile, OneOf, Parsed, Rows
+
 
 class _InFile(NamedTuple):
     """A field that a file has: as Python declares it, with its type and its key."""
@@ -41,7 +42,7 @@ _PLAIN: Mapping[Any, Callable[..., CoreSchema]] = {
 
 
 @functools.cache
-def validator_of(kind: type) -> SchemaValidator:
+def validator_of(kind: Any) -> SchemaValidator:
     """Return what makes a record of parsed JSON, or raises pydantic's ValidationError with all that is wrong in it."""
     return SchemaValidator(_schema(kind))
 
@@ -63,6 +64,9 @@ def _schema(hint: Any, marks: tuple[Any, ...] = ()) -> CoreSchema:
             return _columns_schema(inner[0])
         if isinstance(mark, Rows):
             return _rows_schema(inner[0])
+        if isinstance(mark, ByName):
+            records = _tuple_schema((inner[1], ...), {})
+            return core_schema.no_info_after_validator_function(_by_name, records)
     bounds = {
         name: bound for mark in marks if isinstance(mark, Bounds)
         for name, bound in vars(mark).items() if bound is not None
@@ -102,6 +106,10 @@ def _path(place: str | None) -> list[str | int]:
     return [int(key) if key.isdigit() else key for key in place.split(".")] if place else []
 
 
+def _by_name(records: tuple[Any, ...]) -> dict[str, Any]:
+    return {each.name: each for each in records}
+
+
 def _tuple_schema(inner: tuple[Any, ...], bounds: Mapping[str, Any]) -> CoreSchema:
     if inner[-1] is not Ellipsis:
         return core_schema.tuple_schema([_schema(each) for each in inner])
@@ -116,7 +124,7 @@ def _record_schema(kind: Any) -> CoreSchema:
         schema = _schema(each.hint)
         if each.default is not MISSING and not each.key.stated:
             schema = core_schema.with_default_schema(schema, default=each.default)
-        alias = [*each.key.path] or None
+        alias: list[str | int] | None = [*each.key.path] or None
         made.append(core_schema.dataclass_field(each.field.name, schema, kw_only=True, validation_alias=alias))
     had = {each.field.name for each in _in_file(kind)}
     for field in fields(kind):
@@ -167,7 +175,7 @@ def document_of(record: Any) -> Any:
         return dict(record)
     if not is_dataclass(record):
         return str(record) if isinstance(record, StrEnum) else record
-    kind = type(record)
+    kind: Any = type(record)
     found: dict[str, Any] = {"schema": kind.SCHEMA} if hasattr(kind, "SCHEMA") else {}
     for each in _in_file(kind):
         value = getattr(record, each.field.name)
@@ -191,6 +199,8 @@ def _value_of(value: Any, hint: Any) -> Any:
             return _columns_of(value, get_args(get_args(hint)[0])[0])
         if isinstance(mark, Rows):
             return [[getattr(each, field.name) for field in fields(each)] for each in value]
+        if isinstance(mark, ByName):
+            return document_of(tuple(value.values()))
     return document_of(value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated
 
 from ddpsim.errors import WorkloadError
@@ -42,6 +42,7 @@ class Operator:
     kind: Annotated[str, OneOf(KINDS)]
     flops: Annotated[float, Bounds(ge=0, le=1e21)]
     traffic_bytes: Amount
+    _: KW_ONLY
     fixed_bytes: Annotated[Amount, STATED] = 0.0
     fp32: Annotated[bool, STATED] = False
     fused_bytes: Amount = 0.0

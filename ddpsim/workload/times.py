@@ -52,13 +52,15 @@ def _show(value: object) -> str:
     return shorten(repr(value), 60)
 
 
-def _write_row(times: Seconds) -> list[float | None]:
+def write_row(times: Seconds) -> list[float | None]:
+    """Return times as JSON values."""
     return [None if value != value else value for value in times.tolist()]
 
 
-def _write_table(times: Seconds) -> list[list[float | None]]:
-    return [_write_row(row) for row in times]
+def write_table(times: Seconds) -> list[list[float | None]]:
+    """Return a table of times as JSON values."""
+    return [write_row(row) for row in times]
 
 
-Times = Annotated[Seconds, Parsed(_read_row, _write_row)]
-Table = Annotated[Seconds, Parsed(_read_table, _write_table)]
+Times = Annotated[Seconds, Parsed(_read_row, write_row)]
+Table = Annotated[Seconds, Parsed(_read_table, write_table)]
