@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from ddpsim.errors import TraceError
 from ddpsim.trace.cycles import cycles, follows_schedule, leaves_layers_out, period_steps
-from ddpsim.trace.records import BucketTimes, Iteration, Span, Trace
+from ddpsim.trace.records import BUCKET, BucketTimes, Iteration, Span, Trace
 
 Interval = tuple[float, float]
 """Start and end in seconds."""
@@ -27,7 +27,7 @@ def overlap_ratio(trace: Trace, rank: int) -> float | None:
     if trace.world_size == 1:
         return None
     iterations = trace.of_rank(rank)
-    held_up = any(it.held_up_s > 0 or it.layers for it in iterations)
+    held_up = any(it.held_up_s > 0 or it.others for it in iterations)
     kernels = [] if held_up else [span for span in trace.spans if span.rank == rank and span.kernel]
     communication = union((span.start_s, span.end_s) for span in kernels if is_collective(span))
     if communication:
@@ -119,7 +119,7 @@ class BucketSummary(BucketTimes):
 
     def document(self) -> dict[str, object]:
         """Return the bucket as JSON values."""
-        return {**asdict(self), "parameters": list(self.parameters)}
+        return {**{name: getattr(self, name) for name in (*BUCKET, "skew_s")}, "parameters": list(self.parameters)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
