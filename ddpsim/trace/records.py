@@ -219,10 +219,11 @@ class Iteration:
     None where they have none. `parts` are what each device did of a rank that has several, which compute in turn:
     times of other parts, on the clock of all; empty of a rank with one.
 
-    `others` are the collectives that are no bucket: of layers, of a sharding, of the loop. `waits_s` are parts of a
-    step that a profiler recorded, by names as `all_to_all_s`: how long it did nothing but wait for collectives that are
-    not DDP's. `host_s` and `device_s` are what host and device worked by phase (`PHASES`), waits left out; empty where
-    the parts say it. `whole` is False of a last step whose end nobody saw.
+    `others` are the collectives that are no bucket: of layers, of a sharding, of the loop. Of a profiler's trace
+    `overhead_s` is `ddp_overhead_s`, told by itself, and `waits_s` are more parts of the step, by names as
+    `all_to_all_s`: how long it did nothing but wait for collectives that are not DDP's. `host_s` and `device_s` are
+    what host and device worked by phase (`PHASES`), waits left out; empty where the parts say it. `whole` is False of
+    a last step whose end nobody saw.
     """
 
     rank: int
@@ -243,6 +244,7 @@ class Iteration:
     layer_comm_s: float | None = None
     others: tuple[CollectiveTimes, ...] = ()
     parts: tuple[PartTimes, ...] = ()
+    overhead_s: float | None = None
     waits_s: Mapping[str, float] = field(default_factory=dict)
     host_s: Mapping[str, float] = field(default_factory=dict)
     device_s: Mapping[str, float] = field(default_factory=dict)
@@ -260,6 +262,8 @@ class Iteration:
     @property
     def ddp_overhead_s(self) -> float:
         """What the other parts leave."""
+        if self.overhead_s is not None:
+            return self.overhead_s
         return (
             self.iteration_s
             - self.forward_s
