@@ -38,9 +38,10 @@ def changes(since: RunComparison) -> str:
 
 def _step(found: Explanation) -> str:
     traced, ranks = found.traced, found.ranks
+    band = f"{format_time(traced.iteration_low_s)} to {format_time(traced.iteration_high_s)}"
     lines = [
-        f"traced step  {format_time(traced.step_s)} ({format_time(traced.low_s)} to {format_time(traced.high_s)}), "
-        f"median of {format_count(traced.steps, 'step')}; bottleneck: {found.bound_text}"
+        f"traced step  {format_time(traced.iteration_s)} ({band}), "
+        f"median of {format_count(traced.iterations, 'step')}; bottleneck: {found.bound_text}"
     ]
     if found.profiler_s is not None and found.untraced_s is not None:
         lines.append(f"profiler     {format_time(found.profiler_s)} of it; without it {format_time(found.untraced_s)}")
@@ -100,7 +101,7 @@ def _collectives(found: Explanation) -> str:
     if not found.splits:
         return ""
     several = len(found.ranks.ranks) > 1
-    times = describe_collective_times(found.traced.rank, several=several)
+    times = describe_collective_times(found.lead, several=several)
     lines = [break_line(f"collectives, ms: {times}"), first_rows(found.tables()[COLLECTIVES], _SHOWN)]
     if several and any(split.bound for split in found.splits):
         lines.append("without a last rank: not all ranks take part; waiting is at least, wire at most as shown")

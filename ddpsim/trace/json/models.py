@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from ddpsim.documents import MOST_ITEMS, Document, document_error, read_as
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
-from ddpsim.trace.records import BucketTimes, Gradient, Iteration, LayerTimes, PartTimes
+from ddpsim.trace.records import BucketTimes, CollectiveTimes, Gradient, Iteration, PartTimes
 
 _MOST = 1 << 63
 """No time, count or size is as large."""
@@ -62,7 +62,7 @@ class BucketRecord(Document):
 
 
 class LayerRecord(Document):
-    """`LayerTimes` as it was written."""
+    """A message of a layer as it was written: a collective that is no bucket."""
 
     operation: Annotated[Operation, Field(strict=False)]
     size_bytes: Whole
@@ -95,11 +95,11 @@ class IterationRecord(Document):
     input_s: Seconds | None = None
     synced: bool = True
     stepped: bool | None = None
+    buckets: list[BucketRecord]
+    gradients: list[Annotated[tuple[Parameter, Seconds, Seconds], Field(strict=False)]]
     layer_comm_s: Seconds | None = None
     layers: list[LayerRecord] = Field(default_factory=list)
     parts: list[PartRecord] = Field(default_factory=list)
-    buckets: list[BucketRecord]
-    gradients: list[Annotated[tuple[Parameter, Seconds, Seconds], Field(strict=False)]]
 
     @model_validator(mode="after")
     def _check_order(self) -> IterationRecord:
@@ -117,15 +117,12 @@ def iteration_from(record: object, place: str, error: type[InputError], remedy: 
     read = read_as(IterationRecord, record, place, error, remedy)
     buckets = tuple(bucket.times() for bucket in read.buckets)
     gradients = tuple(Gradient(parameter=p, hook_s=hook, ready_s=ready) for p, hook, ready in read.gradients)
-    layers = tuple(LayerTimes(**dict(each)) for each in read.layers)
+    others = tuple(
+        CollectiveTimes(index=index, ready_s=each.started_s, launched_s=each.started_s, own=False, **dict(each))
+        for index, each in enumerate(read.layers, len(buckets))
+    )
     parts = tuple(PartTimes(**dict(each)) for each in read.parts)
     stepped = read.synced if read.stepped is None else read.stepped
-    found = {
-        **dict(read),
-        "stepped": stepped,
-        "buckets": buckets,
-        "gradients": gradients,
-        "layers": layers,
-        "parts": parts,
-    }
-    return Iteration(**found)
+    taken = {name: value for name, value in read if name != "layers"}
+    found = {"stepped": stepped, "buckets": buckets, "gradients": gradients, "others": others, "parts": parts}
+    return Iteration(**{**taken, **found})

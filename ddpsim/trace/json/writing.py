@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
 from ddpsim.files import compress, json_text, remove, write_whole
+from ddpsim.trace.json.models import IterationRecord, LayerRecord, PartRecord
 from ddpsim.trace.json.reading import files_by_rank
 from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, PATH, RECORD, RUN_SCHEMA, SCHEMA
 from ddpsim.trace.records import (
+    BUCKET,
     BUCKETS,
     COMPUTE,
     HOST,
     ITERATION,
-    BucketTimes,
     Iteration,
-    LayerTimes,
-    PartTimes,
     PathSpan,
     Span,
     Trace,
@@ -31,9 +29,8 @@ _FIRST_COMMUNICATION_TID = 20
 _FIRST_PATH_TID = 2000
 """The first stream of the longest path, below all others."""
 
-_ITERATION, _BUCKET, _LAYER, _PART = (
-    [each.name for each in fields(of)] for of in (Iteration, BucketTimes, LayerTimes, PartTimes)
-)
+_ITERATION = list(IterationRecord.model_fields)
+_LAYER, _PART = list(LayerRecord.model_fields), list(PartRecord.model_fields)
 
 Event = dict[str, object]
 
@@ -188,12 +185,12 @@ def _us(seconds: float) -> float:
 
 def iteration_document(it: Iteration) -> dict[str, object]:
     """Return `it` as JSON values; without parts that it has not: loading data, messages of layers, devices."""
-    record: dict[str, object] = {name: getattr(it, name) for name in _ITERATION}
+    record: dict[str, object] = {name: getattr(it, "others" if name == "layers" else name) for name in _ITERATION}
     # Not by `asdict`, which copies every value: a trace is written while its training waits.
-    of_bucket = _BUCKET if it.parts else [name for name in _BUCKET if name != "device"]
+    of_bucket = BUCKET if it.parts else [name for name in BUCKET if name != "device"]
     record["buckets"] = [{name: getattr(bucket, name) for name in of_bucket} for bucket in it.buckets]
     record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
-    record["layers"] = [{name: getattr(each, name) for name in _LAYER} for each in it.layers]
+    record["layers"] = [{name: getattr(each, name) for name in _LAYER} for each in it.others]
     if it.input_s is None:
         del record["input_s"]
     if it.layer_comm_s is None:
