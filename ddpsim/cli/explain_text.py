@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddpsim.cli.output import first_rows
 from ddpsim.doctor.other_work import OtherWork
+from ddpsim.documents import document_of
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.tables import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS, describe_collective_times
@@ -137,10 +138,10 @@ def _tuning_round(number: int, told: TuningRound) -> str:
         rate = "" if told.bandwidth is None else f" and {format_bandwidth(told.bandwidth)}"
         probes = f", {format_count(told.probed, 'probing plan')}" if told.probed else ""
         lines.append(f"measured allreduces of {format_time(told.latency_s)}{rate}{probes}")
-    other = OtherWork.read(told.model_dump(include={"other_work_processors", "processors"}))
+    other = OtherWork.read(document_of(told))
     lines += [] if other is None else [f"note     {line}" for line in other.notes()]
     if told.plans:
-        lines += ["", table_of("tuning", [each.model_dump() for each in told.plans]).text()]
+        lines += ["", table_of("tuning", document_of(told.plans)).text()]
     return "\n".join(lines)
 
 

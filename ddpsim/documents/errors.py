@@ -6,10 +6,10 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BeforeValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ddpsim.errors import InputError, UnknownNameError, join_problems, shorten
+from ddpsim.errors import InputError, UnitError, UnknownNameError, join_problems, shorten
 
 Path = tuple[str | int, ...]
 
@@ -123,3 +123,15 @@ def _model_in(annotation: Any) -> Any:
         return annotation
     found = [_model_in(inner) for inner in getattr(annotation, "__args__", ())]
     return next((model for model in found if model is not None), None)
+
+
+def quantity(parse: Callable[[object], float]) -> BeforeValidator:
+    """Return what reads a number with its unit, as `ddpsim.units` has them."""
+
+    def validate(value: object) -> object:
+        try:
+            return parse(value)
+        except UnitError as error:
+            raise document_error(str(error)) from error
+
+    return BeforeValidator(validate)

@@ -11,11 +11,11 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from pydantic_core import CoreSchema, SchemaValidator, core_schema
+from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
 
-from ddpsim.documents.errors import document_error
+from ddpsim.documents.errors import document_error, format_value, join_errors, problems
 from ddpsim.errors import InputError
 from ddpsim.fields import MOST_ITEMS, Bounds, ByName, Checked, Columns, Key, NotInFile, OneOf, Parsed, Rows
 
@@ -41,9 +41,39 @@ _PLAIN: Mapping[Any, Callable[..., CoreSchema]] = {
 }
 
 
+Read = TypeVar("Read")
+
+
+def read_as(model: type[Read], document: object, place: str, error: type[InputError], remedy: str) -> Read:
+    """Return `document` as `model`, a record of a file.
+
+    Args:
+        model: what the document should be.
+        document: parsed JSON.
+        place: the file's name, for the message.
+        error: what to raise where it is another's file, or anything in it is missing or of the wrong kind.
+        remedy: what to do then, for the message.
+    """
+    if hasattr(model, "SCHEMA"):
+        _check_schema(model, document, place, error, remedy)
+    try:
+        return cast(Read, _validator_of(cast(Any, model)).validate_python(document))
+    except ValidationError as cause:
+        raise join_errors(problems(cause, model), place, error, remedy) from cause
+    except InputError as cause:
+        within = place if cause.place is None else f"{place}: {cause.place}"
+        raise error(cause.message, place=within, remedy=cause.remedy) from cause
+
+
+def _check_schema(model: Any, document: object, place: str, error: type[InputError], remedy: str) -> None:
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != model.SCHEMA:
+        what = f"not a {model.KIND}" + ("" if schema is None else f": its schema is {format_value(schema)}")
+        raise error(what, place=place, remedy=f'expected "schema": "{model.SCHEMA}"; {remedy}')
+
+
 @functools.cache
-def validator_of(kind: Any) -> SchemaValidator:
-    """Return what makes a record of parsed JSON, or raises pydantic's ValidationError with all that is wrong in it."""
+def _validator_of(kind: Any) -> SchemaValidator:
     return SchemaValidator(_schema(kind))
 
 
@@ -114,7 +144,8 @@ def _tuple_schema(inner: tuple[Any, ...], bounds: Mapping[str, Any]) -> CoreSche
     if inner[-1] is not Ellipsis:
         return core_schema.tuple_schema([_schema(each) for each in inner])
     # Each wrong item is an error of its own, of a kilobyte.
-    items = core_schema.list_schema(_schema(inner[0]), max_length=MOST_ITEMS, strict=True, **bounds)
+    most = None if inner[0] is Any else MOST_ITEMS
+    items = core_schema.list_schema(_schema(inner[0]), max_length=most, strict=True, **bounds)
     return core_schema.no_info_after_validator_function(tuple, items)
 
 
@@ -123,14 +154,14 @@ def _record_schema(kind: Any) -> CoreSchema:
     for each in _in_file(kind):
         schema = _schema(each.hint)
         if each.default is not MISSING and not each.key.stated:
-            schema = core_schema.with_default_schema(schema, default=each.default)
+            schema = _with_default(schema, each.field)
         alias: list[str | int] | None = [*each.key.path] or None
         made.append(core_schema.dataclass_field(each.field.name, schema, kw_only=True, validation_alias=alias))
     had = {each.field.name for each in _in_file(kind)}
     for field in fields(kind):
         if field.name not in had:
             # Whatever stands under its name in the file is another thing of that name.
-            schema = core_schema.with_default_schema(core_schema.any_schema(), default=field.default)
+            schema = _with_default(core_schema.any_schema(), field)
             made.append(core_schema.dataclass_field(field.name, schema, init=False))
     record = core_schema.dataclass_schema(
         kind,
@@ -141,6 +172,12 @@ def _record_schema(kind: Any) -> CoreSchema:
     )
     # A dict alone: pydantic would take an object of the class too, and name the class where it expects one.
     return core_schema.chain_schema([core_schema.dict_schema(strict=True), record])
+
+
+def _with_default(schema: CoreSchema, field: Field[Any]) -> CoreSchema:
+    if field.default_factory is MISSING:
+        return core_schema.with_default_schema(schema, default=field.default)
+    return core_schema.with_default_schema(schema, default_factory=field.default_factory)
 
 
 def _columns_schema(kind: Any) -> CoreSchema:
@@ -164,7 +201,12 @@ def _columns_schema(kind: Any) -> CoreSchema:
 def _rows_schema(kind: Any) -> CoreSchema:
     row = core_schema.tuple_schema([_schema(each.hint) for each in _in_file(kind)])
     rows = core_schema.list_schema(row, max_length=MOST_ITEMS, strict=True)
-    return core_schema.no_info_after_validator_function(lambda read: tuple(kind(*each) for each in read), rows)
+    names = keys_of(kind)
+
+    def join(read: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+        return tuple(kind(**dict(zip(names, each, strict=True))) for each in read)
+
+    return core_schema.no_info_after_validator_function(join, rows)
 
 
 def document_of(record: Any) -> Any:
@@ -187,6 +229,11 @@ def document_of(record: Any) -> Any:
             place = place.setdefault(key, {})
         place[last] = _value_of(value, each.hint)
     return found
+
+
+def keys_of(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a record that a file has, in their order."""
+    return tuple(each.field.name for each in _in_file(kind))
 
 
 def _value_of(value: Any, hint: Any) -> Any:

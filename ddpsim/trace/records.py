@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+from ddpsim.fields import MOST_ITEMS, STATED, Bounds, NotInFile, Parsed, Rows
 from ddpsim.operations import Operation
 
 HOST = "host"
@@ -57,6 +58,15 @@ def communication_stream(index: int) -> str:
     return f"communication {index}"
 
 
+_MOST = 1 << 63
+"""No time, count or size is as large."""
+Whole = Annotated[int, Bounds(gt=-_MOST, lt=_MOST)]
+Moment = Annotated[float, Bounds(gt=-_MOST, lt=_MOST)]
+"""Seconds: when, or how long."""
+_Registered = Annotated[int, Bounds(ge=0, lt=MOST_ITEMS)]
+"""The place of a parameter, or of a device."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """Something that took time on one stream of one rank.
@@ -83,9 +93,9 @@ class Span:
 class Gradient:
     """Says of one gradient when its hook fired on the host, and when it existed on the device."""
 
-    parameter: int
-    hook_s: float
-    ready_s: float
+    parameter: _Registered
+    hook_s: Moment
+    ready_s: Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,19 +120,19 @@ class CollectiveTimes:
         name, group: of the call and its process group, where a trace names them.
     """
 
-    index: int
+    index: Whole
     size_bytes: int | None
-    parameters: tuple[int, ...] = ()
-    ready_s: float
-    launched_s: float
-    started_s: float
-    wire_s: float | None = None
-    finished_s: float
+    parameters: tuple[_Registered, ...] = ()
+    ready_s: Moment
+    launched_s: Moment
+    started_s: Moment
+    wire_s: Moment | None = None
+    finished_s: Moment
     operation: str
-    own: bool = True
-    ranks: int | None = None
-    name: str = ""
-    group: str = ""
+    own: Annotated[bool, NotInFile] = True
+    ranks: Annotated[int | None, NotInFile] = None
+    name: Annotated[str, NotInFile] = ""
+    group: Annotated[str, NotInFile] = ""
 
     @property
     def arrived_s(self) -> float:
@@ -177,12 +187,12 @@ class BucketTimes(CollectiveTimes):
         device: of a rank that has several, number of the one whose gradients they are.
     """
 
-    size_bytes: int
-    parameters: tuple[int, ...]
-    wire_s: float | None
-    written_s: float
-    operation: str = Operation.ALLREDUCE
-    device: int = 0
+    size_bytes: Whole
+    parameters: tuple[_Registered, ...]
+    wire_s: Moment | None
+    written_s: Moment
+    operation: Annotated[str, Parsed(Operation, str)] = Operation.ALLREDUCE
+    device: _Registered = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,10 +205,10 @@ class PartTimes:
         started_s, finished_s: when.
     """
 
-    device: int
+    device: _Registered
     name: str
-    started_s: float
-    finished_s: float
+    started_s: Moment
+    finished_s: Moment
 
 
 PHASES = ("input", "forward", "backward", "optimizer", "hooks")
@@ -226,29 +236,29 @@ class Iteration:
     a last step whose end nobody saw.
     """
 
-    rank: int
-    index: int
-    start_s: float
-    end_s: float
-    forward_s: float
-    backward_compute_s: float
-    exposed_comm_s: float
-    buffer_broadcast_s: float
-    optimizer_s: float
-    held_up_s: float = 0.0
-    input_s: float | None = None
+    rank: Whole
+    index: Whole
+    start_s: Moment
+    end_s: Moment
+    forward_s: Moment
+    backward_compute_s: Moment
+    exposed_comm_s: Moment
+    buffer_broadcast_s: Moment
+    optimizer_s: Moment
+    held_up_s: Moment = 0.0
+    input_s: Moment | None = None
     synced: bool = True
     stepped: bool = True
-    buckets: tuple[BucketTimes, ...] = ()
-    gradients: tuple[Gradient, ...] = ()
-    layer_comm_s: float | None = None
-    others: tuple[CollectiveTimes, ...] = ()
+    buckets: Annotated[tuple[BucketTimes, ...], STATED] = ()
+    gradients: Annotated[tuple[Gradient, ...], Rows(), STATED] = ()
+    layer_comm_s: Moment | None = None
+    others: Annotated[tuple[CollectiveTimes, ...], NotInFile] = ()
     parts: tuple[PartTimes, ...] = ()
-    overhead_s: float | None = None
-    waits_s: Mapping[str, float] = field(default_factory=dict)
-    host_s: Mapping[str, float] = field(default_factory=dict)
-    device_s: Mapping[str, float] = field(default_factory=dict)
-    whole: bool = True
+    overhead_s: Annotated[float | None, NotInFile] = None
+    waits_s: Annotated[Mapping[str, float], NotInFile] = field(default_factory=dict)
+    host_s: Annotated[Mapping[str, float], NotInFile] = field(default_factory=dict)
+    device_s: Annotated[Mapping[str, float], NotInFile] = field(default_factory=dict)
+    whole: Annotated[bool, NotInFile] = True
 
     def __repr__(self) -> str:
         what = f"{len(self.buckets)} buckets, {len(self.gradients)} gradients"
