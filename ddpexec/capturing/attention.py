@@ -76,7 +76,7 @@ class FusedAttention(TorchFunctionMode):
         query, narrow = tensors[0], self._element_bytes is own_bytes
         heads = query.shape[-3] if query.dim() > 3 else 0
         written = [tensor for tensor in tensors if all(tensor is not each for each in read)]
-        self._count(Operator("gemm", flops, traffic, narrow, term="attention", heads=heads), read, written)
+        self._count(Operator("gemm", flops, traffic, fp32=narrow, term="attention", heads=heads), read, written)
 
 
 def _drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002

@@ -67,7 +67,7 @@ def operator_of(
         kind,
         flops,
         traffic,
-        keeps_fp32(func) or as_it_is,
+        fp32=keeps_fp32(func) or as_it_is,
         term=_term(name, kind),
         product=_product(name, args),
     )

@@ -102,7 +102,7 @@ class RoundDecision:
             own_s=self.own_s,
             other_work_processors=None if self.other_work is None else self.other_work.busy,
             processors=None if self.other_work is None else self.other_work.processors,
-            plans=rows,
+            plans=tuple(rows),
         )
 
     def _row(self, candidate: Candidate, measured: Measured | None) -> Tried:
@@ -126,4 +126,4 @@ def write_page(out: Path, decisions: Sequence[RoundDecision]) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    write_tuning(Tuning(rounds=[each.describe() for each in decisions]), out)
+    write_tuning(Tuning(rounds=tuple(each.describe() for each in decisions)), out)

@@ -19,7 +19,6 @@ from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.errors import InputError
 from ddpsim.explaining.foretold import with_costs
 from ddpsim.explaining.machine import TracedMachine, machine_of
-from ddpsim.explaining.splits import MedianSplit
 from ddpsim.jobs.torch_line import caps_giving
 from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
 from ddpsim.planning.worth import is_list_worth_it
@@ -274,11 +273,9 @@ def _machine(job: ObservedJob, wire: Wire, workload: Workload) -> TracedMachine:
     times = {int(size): wire.time_s(int(size)) for size in sizes}
     points = tuple(CurvePoint(size, seconds) for size, seconds in sorted(times.items()) if seconds > 0)
     if job.device != "cpu":
-        splits = [
-            MedianSplit(number, "all_reduce", size, 0, 0.0, seconds, {}, None, False, 0.0, 0.0, 0.0)
-            for number, (size, seconds) in enumerate(sorted(times.items()))
-        ]
-        return machine_of(job.world_size, job.device, splits, job.backend)
+        return machine_of(
+            job.world_size, job.device, [CurvePoint(*each) for each in sorted(times.items())], job.backend
+        )
     share = 2 * (job.world_size - 1) / job.world_size
     # Several under way may carry more than one by itself: the link has what all do, sums and threads what one does.
     alone = share / wire.per_byte_s if wire.per_byte_s > 0 else _MOST_RATE

@@ -11,6 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from ddpsim.errors import InputError, shorten
+from ddpsim.fields import STATED, WRITTEN, Checked, Index, NotInFile, Text
 
 Key = tuple[str, str]
 
@@ -68,6 +72,26 @@ DTYPE_BYTES = {
 }  # fmt: skip
 
 
+_MOST_ELEMENTS = 1 << 63
+"""No tensor has as many elements: they are counted in signed 64 bits."""
+
+
+def _check_shape(value: tuple[int, ...]) -> tuple[int, ...]:
+    if math.prod(value) >= _MOST_ELEMENTS:
+        raise InputError(f"{shorten(str([*value]), 60)} is not the shape of a tensor: too many elements")
+    return value
+
+
+def _check_dtype(value: str) -> str:
+    if value not in DTYPE_BYTES:
+        raise InputError(f"{shorten(repr(value), 60)} is not one of {', '.join(DTYPE_BYTES)}")
+    return value
+
+
+Shape = Annotated[tuple[Index, ...], Checked(_check_shape)]
+Dtype = Annotated[str, Checked(_check_dtype)]
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter as the policy sees it.
@@ -80,11 +104,11 @@ class Parameter:
         sparse: whether its *gradient* will be sparse, which gives it a bucket of its own.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    device: str = "cpu"
-    sparse: bool = False
+    name: Text
+    shape: Shape
+    dtype: Annotated[Dtype, STATED] = "float32"
+    device: Annotated[Text, STATED] = "cpu"
+    sparse: Annotated[bool, WRITTEN] = False
 
     @property
     def numel(self) -> int:
@@ -105,7 +129,8 @@ class FrozenParameter(Parameter):
         before: how many parameters that take one are registered before it.
     """
 
-    before: int = 0
+    sparse: Annotated[bool, NotInFile] = False
+    before: Annotated[Index, STATED] = 0
 
 
 def in_registration_order(parameters: Sequence[Parameter]) -> list[tuple[int, Parameter]]:

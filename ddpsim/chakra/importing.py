@@ -23,8 +23,9 @@ from ddpsim.errors import TraceError, shorten
 from ddpsim.files import display_name, read_bytes
 from ddpsim.strict import list_mappings
 from ddpsim.workload import Workload
-from ddpsim.workload.files import nullable, workload_from
-from ddpsim.workload.profile import ForwardUse, Seconds, median_use
+from ddpsim.workload.files import workload_from
+from ddpsim.workload.profile import ForwardUse, median_use
+from ddpsim.workload.times import Seconds, write_row, write_table
 
 _REMEDY = "give a Chakra execution trace of one rank, NAME.RANK.et"
 _TIMED = "timed "
@@ -160,17 +161,13 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
         "frozen": frozen,
         "buffers": _tensors_of(nodes, MODULE_BUFFERS, place),
         **{phase: listed(phase) for phase in (FORWARD, BACKWARD, OPTIMIZER)},
-        "gradient_hook_s": nullable(np.stack([each.hooks for each in steps])),
-        "gradient_ready_s": nullable(np.stack([each.ready for each in steps])),
-        "forward_use_s": None if use is None else {"host": _listed(use.host_s), "device": _listed(use.device_s)},
+        "gradient_hook_s": write_table(np.stack([each.hooks for each in steps])),
+        "gradient_ready_s": write_table(np.stack([each.ready for each in steps])),
+        "forward_use_s": None if use is None else {"host": write_row(use.host_s), "device": write_row(use.device_s)},
         "synchronises": _json(str(synchronises), f"{place}: synchronises"),
         "provenance": {"source": f"Chakra execution trace {place}"},
     }
     return workload_from(document, place)
-
-
-def _listed(times: Seconds) -> list[float | None]:
-    return nullable(times[None])[0]
 
 
 _COPIED = (

@@ -142,7 +142,7 @@ def _phases(step: Iteration, backend: str) -> tuple[tuple[str, float, float], ..
 
 def _life(bucket: BucketTimes, start_s: float, arrived_s: float | None) -> BucketTimes:
     wire = arrived_s if bucket.wire_s is None else bucket.wire_s
-    return replace(bucket, wire_s=wire).after(start_s)
+    return replace(bucket, wire_s=wire).shift(-start_s)
 
 
 def number(document: Mapping[str, object], key: str) -> float:

@@ -85,7 +85,7 @@ def explain(
 
 def _write_unpredicted(line: str, flags: Mapping[str, str]) -> str:
     """Return a note with the options in it as flags, where it says why there is no prediction."""
-    from ddpsim.explaining.seen import UNPREDICTED
+    from ddpsim.explaining.ranks import UNPREDICTED
 
     before, mark, why = line.partition(UNPREDICTED)
     return f"{before}{mark}{told_in_flags(why, flags)}" if mark else line

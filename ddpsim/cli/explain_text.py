@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddpsim.cli.output import first_rows
 from ddpsim.doctor.other_work import OtherWork
+from ddpsim.documents import document_of
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.tables import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS, describe_collective_times
@@ -38,9 +39,10 @@ def changes(since: RunComparison) -> str:
 
 def _step(found: Explanation) -> str:
     traced, ranks = found.traced, found.ranks
+    band = f"{format_time(traced.iteration_low_s)} to {format_time(traced.iteration_high_s)}"
     lines = [
-        f"traced step  {format_time(traced.step_s)} ({format_time(traced.low_s)} to {format_time(traced.high_s)}), "
-        f"median of {format_count(traced.steps, 'step')}; bottleneck: {found.bound_text}"
+        f"traced step  {format_time(traced.iteration_s)} ({band}), "
+        f"median of {format_count(traced.iterations, 'step')}; bottleneck: {found.bound_text}"
     ]
     if found.profiler_s is not None and found.untraced_s is not None:
         lines.append(f"profiler     {format_time(found.profiler_s)} of it; without it {format_time(found.untraced_s)}")
@@ -100,7 +102,7 @@ def _collectives(found: Explanation) -> str:
     if not found.splits:
         return ""
     several = len(found.ranks.ranks) > 1
-    times = describe_collective_times(found.traced.rank, several=several)
+    times = describe_collective_times(found.lead, several=several)
     lines = [break_line(f"collectives, ms: {times}"), first_rows(found.tables()[COLLECTIVES], _SHOWN)]
     if several and any(split.bound for split in found.splits):
         lines.append("without a last rank: not all ranks take part; waiting is at least, wire at most as shown")
@@ -136,10 +138,10 @@ def _tuning_round(number: int, told: TuningRound) -> str:
         rate = "" if told.bandwidth is None else f" and {format_bandwidth(told.bandwidth)}"
         probes = f", {format_count(told.probed, 'probing plan')}" if told.probed else ""
         lines.append(f"measured allreduces of {format_time(told.latency_s)}{rate}{probes}")
-    other = OtherWork.read(told.model_dump(include={"other_work_processors", "processors"}))
+    other = OtherWork.read(document_of(told))
     lines += [] if other is None else [f"note     {line}" for line in other.notes()]
     if told.plans:
-        lines += ["", table_of("tuning", [each.model_dump() for each in told.plans]).text()]
+        lines += ["", table_of("tuning", document_of(told.plans)).text()]
     return "\n".join(lines)
 
 

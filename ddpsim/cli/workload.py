@@ -92,7 +92,7 @@ def import_(
     """Make a workload of a trace, cutting out DDP where it was traced; notes go to standard error."""
     from ddpsim.errors import InputError
     from ddpsim.workload.files import load_workload
-    from ddpsim.workload.kineto.ddp import buckets_in
+    from ddpsim.workload.kineto.iterations import buckets_in
     from ddpsim.workload.kineto.workload import open_trace, workload_in
 
     check_destination(file, as_json=output.as_json)

@@ -7,7 +7,8 @@ documented priors; fitting (`ddpsim.calibrating.calibrate`) replaces some. The t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
 
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import Constant
@@ -17,9 +18,9 @@ from ddpsim.collectives.mpi_priors import PRIORS as MPI_PRIORS
 from ddpsim.collectives.nccl_priors import PRIORS as NCCL_PRIORS
 from ddpsim.collectives.rccl_priors import PRIORS as RCCL_PRIORS
 from ddpsim.errors import UnknownNameError
+from ddpsim.fields import STATED, WRITTEN, Bounds, ByName, Rows
 from ddpsim.operations import Operation
 
-SCHEMA = "ddpsim.calibration/1"
 PRIORS: Mapping[str, tuple[Constant, ...]] = {
     "gloo": (*GLOO_PRIORS, *DDP_PRIORS["gloo"], *CODEC_PRIORS["gloo"]),
     "nccl": (*NCCL_PRIORS, *DDP_PRIORS["nccl"], *CODEC_PRIORS["nccl"]),
@@ -27,15 +28,21 @@ PRIORS: Mapping[str, tuple[Constant, ...]] = {
     "rccl": (*RCCL_PRIORS, *DDP_PRIORS["rccl"], *CODEC_PRIORS["rccl"]),
 }
 """Every constant by backend, as it is without measurements: the transport's, and what DDP and its codecs cost on it."""
-_TOLD_OF_CONSTANTS = ("name", "value", "unit", "source", "fitted", "log_std")
+
+
+_LARGEST_RESIDUAL = 10.0
+"""Of the logarithm of an error: more than any measurement leaves."""
+_Ranks = Annotated[int, Bounds(gt=0, lt=1 << 31)]
+_Residual = Annotated[float, Bounds(ge=-_LARGEST_RESIDUAL, le=_LARGEST_RESIDUAL)]
+_Covariance = Annotated[float, Bounds(ge=-(_LARGEST_RESIDUAL**2), le=_LARGEST_RESIDUAL**2)]
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
     """A measured collective, which took `time_s` for `size_bytes`."""
 
-    size_bytes: int
-    time_s: float
+    size_bytes: Annotated[int, Bounds(gt=0, lt=1 << 63)]
+    time_s: Annotated[float, Bounds(gt=0, lt=1e9)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +56,12 @@ class Curve:
     """
 
     topology: str
-    nodes: int
-    gpus_per_node: int
-    points: tuple[CurvePoint, ...]
-    algorithm: str = "auto"
-    gpus_per_process: int = 1
-    operation: Operation = Operation.ALLREDUCE
+    nodes: _Ranks
+    gpus_per_node: _Ranks
+    points: Annotated[tuple[CurvePoint, ...], Rows()]
+    algorithm: Annotated[str, WRITTEN] = "auto"
+    gpus_per_process: Annotated[_Ranks, WRITTEN] = 1
+    operation: Annotated[Operation, WRITTEN] = Operation.ALLREDUCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +79,17 @@ class Calibration:
         provenance: files, rows used, versions.
     """
 
+    SCHEMA: ClassVar = "ddpsim.calibration/1"
+    KIND: ClassVar = "calibration file"
+
     backend: str
-    constants: Mapping[str, Constant]
-    fitted_names: tuple[str, ...] = ()
-    covariance: tuple[tuple[float, ...], ...] = ()
-    residual_low: float | None = None
-    residual_high: float | None = None
-    curves: tuple[Curve, ...] = ()
-    provenance: Mapping[str, object] = field(default_factory=dict)
+    constants: Annotated[Mapping[str, Constant], ByName()]
+    fitted_names: Annotated[tuple[str, ...], STATED] = ()
+    covariance: Annotated[tuple[tuple[_Covariance, ...], ...], STATED] = ()
+    residual_low: Annotated[_Residual | None, STATED] = None
+    residual_high: Annotated[_Residual | None, STATED] = None
+    curves: Annotated[tuple[Curve, ...], STATED] = ()
+    provenance: Annotated[Mapping[str, object], STATED] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         fitted = sum(constant.fitted for constant in self.constants.values())
@@ -113,17 +123,10 @@ class Calibration:
 
     def document(self) -> dict[str, object]:
         """Return the calibration as the JSON document `ddpsim.calibration/1`."""
-        return {
-            "schema": SCHEMA,
-            "backend": self.backend,
-            "constants": [{name: getattr(c, name) for name in _TOLD_OF_CONSTANTS} for c in self.constants.values()],
-            "fitted_names": list(self.fitted_names),
-            "covariance": [list(row) for row in self.covariance],
-            "residual_low": self.residual_low,
-            "residual_high": self.residual_high,
-            "curves": [{**asdict(c), "points": [[p.size_bytes, p.time_s] for p in c.points]} for c in self.curves],
-            "provenance": dict(self.provenance),
-        }
+        from ddpsim.documents import document_of
+
+        found: dict[str, object] = document_of(self)
+        return found
 
     @classmethod
     def priors(cls, backend: str) -> Calibration:

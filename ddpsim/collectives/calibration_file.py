@@ -1,68 +1,18 @@
-"""Calibration files, `ddpsim.calibration/1`, as pydantic models, and the calibration in one."""
+"""Calibration files, `ddpsim.calibration/1`: read, and held against the priors of their backend."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import Field
-
-from ddpsim.collectives.calibration import PRIORS, SCHEMA, Calibration, Curve, CurvePoint
+from ddpsim.collectives.calibration import PRIORS, Calibration
 from ddpsim.collectives.constant import Constant
-from ddpsim.documents import Document, File, read_as
+from ddpsim.documents import read_as
 from ddpsim.errors import CalibrationError
 from ddpsim.files import display_name, parse_json, read_text
-from ddpsim.operations import Operation
 
 _REMEDY = "make the file again with `ddpsim calibrate`"
-_LARGEST_SPREAD, _LARGEST_RESIDUAL = 100.0, 10.0
-"""Of the standard deviation of a logarithm, and of the logarithm of an error: more than any measurement leaves."""
-
-Size = Annotated[int, Field(gt=0, lt=1 << 63)]
-Seconds = Annotated[float, Field(gt=0, lt=1e9)]
-Count = Annotated[int, Field(gt=0, lt=1 << 31)]
-Residual = Annotated[float, Field(ge=-_LARGEST_RESIDUAL, le=_LARGEST_RESIDUAL)]
-Covariance = Annotated[float, Field(ge=-(_LARGEST_RESIDUAL**2), le=_LARGEST_RESIDUAL**2)]
-
-
-class ConstantEntry(Document):
-    """A constant; its name, unit and range are those of a prior."""
-
-    name: str
-    value: float
-    unit: str
-    source: str
-    fitted: bool = False
-    log_std: Annotated[float, Field(ge=0, le=_LARGEST_SPREAD)] | None = None
-
-
-class CurveEntry(Document):
-    """Measured rows of one machine and rank count: `points` are `[size_bytes, seconds]`."""
-
-    topology: str
-    nodes: Count
-    gpus_per_node: Count
-    points: list[Annotated[tuple[Size, Seconds], Field(strict=False)]]
-    algorithm: str = "auto"
-    gpus_per_process: Count = 1
-    operation: Annotated[Operation, Field(strict=False)] = Operation.ALLREDUCE
-
-
-class CalibrationFile(File):
-    """A calibration file holds constants, their covariance, and the curves that correct them."""
-
-    SCHEMA = SCHEMA
-    KIND = "calibration file"
-
-    backend: str
-    constants: list[ConstantEntry]
-    fitted_names: list[str]
-    covariance: list[list[Covariance]]
-    residual_low: Residual | None
-    residual_high: Residual | None
-    curves: list[CurveEntry]
-    provenance: dict[str, Any]
 
 
 def calibration_from(text: str, place: str) -> Calibration:
@@ -73,25 +23,20 @@ def calibration_from(text: str, place: str) -> Calibration:
             a value that `Constant.allows` does not, another unit, a covariance that is not of the fitted constants.
     """
     document = parse_json(text, place, CalibrationError, _REMEDY, wanted="a calibration")
-    read = read_as(CalibrationFile, document, place, CalibrationError, _REMEDY)
+    read = read_as(Calibration, document, place, CalibrationError, _REMEDY)
     if read.backend not in PRIORS:
         what, remedy = f"unknown backend {read.backend[:60]!r}", f"expected one of {', '.join(PRIORS)}"
         raise CalibrationError(what, place=f"{place}: backend", remedy=remedy)
     constants = dict(Calibration.priors(read.backend).constants)
-    for number, entry in enumerate(read.constants):
-        constants[entry.name] = _constant(entry, constants, f"{place}: constants.{number}")
+    for number, entry in enumerate(read.constants.values()):
+        _check_constant(entry, constants, f"{place}: constants.{number}")
+        constants[entry.name] = entry
     _check_fitted(read, constants, place)
-    return Calibration(
-        constants=constants,
-        fitted_names=tuple(read.fitted_names),
-        covariance=tuple(map(tuple, read.covariance)),
-        curves=tuple(map(_curve, read.curves)),
-        **{name: getattr(read, name) for name in ("backend", "residual_low", "residual_high", "provenance")},
-    )
+    return replace(read, constants=constants)
 
 
-def _constant(entry: ConstantEntry, known: Mapping[str, Constant], place: str) -> Constant:
-    """Return the constant that `entry` describes, of the name and unit of one that is known."""
+def _check_constant(entry: Constant, known: Mapping[str, Constant], place: str) -> None:
+    """Hold a constant of a file against the one of its name that is known."""
     prior = known.get(entry.name)
     if prior is None or not prior.allows(entry.value):
         what = f"constant {entry.name!r} = {entry.value!r} is unknown or out of range"
@@ -99,10 +44,9 @@ def _constant(entry: ConstantEntry, known: Mapping[str, Constant], place: str) -
     if entry.unit != prior.unit:
         what = f"{entry.unit[:60]!r} is not the unit of {entry.name}, which is {prior.unit}"
         raise CalibrationError(what, place=f"{place}.unit", remedy=_REMEDY)
-    return Constant(entry.name, entry.value, entry.unit, entry.source, entry.fitted, entry.log_std)
 
 
-def _check_fitted(read: CalibrationFile, known: Mapping[str, Constant], place: str) -> None:
+def _check_fitted(read: Calibration, known: Mapping[str, Constant], place: str) -> None:
     for number, name in enumerate(read.fitted_names):
         if name not in known:
             raise CalibrationError(f"{name!r} is no constant", place=f"{place}: fitted_names.{number}", remedy=_REMEDY)
@@ -110,10 +54,6 @@ def _check_fitted(read: CalibrationFile, known: Mapping[str, Constant], place: s
     if len(read.covariance) != count or not all(len(row) == count for row in read.covariance):
         what = f"not {count} rows of {count} numbers, a row for each of fitted_names"
         raise CalibrationError(what, place=f"{place}: covariance", remedy=_REMEDY)
-
-
-def _curve(entry: CurveEntry) -> Curve:
-    return Curve(**{**dict(entry), "points": tuple(CurvePoint(*point) for point in entry.points)})
 
 
 def load_calibration(path: str | Path) -> Calibration:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from ddpsim.fields import WRITTEN, Bounds, NotInFile
 
 _RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 1e6), "spread": (1e-12, 10.0)}
 """Least and most of constants by unit, far beyond what any machine has; a spread is one of logarithms."""
 
+LARGEST_SPREAD = 100.0
+"""Of the standard deviation of a logarithm: more than any measurement leaves."""
 GIVEN = "given"
 """Source of a constant that somebody set outright: it is neither measured nor in doubt."""
 
@@ -29,9 +34,9 @@ class Constant:
     value: float
     unit: str
     source: str
-    fitted: bool = False
-    log_std: float | None = None
-    most: float | None = None
+    fitted: Annotated[bool, WRITTEN] = False
+    log_std: Annotated[float | None, Bounds(ge=0, le=LARGEST_SPREAD), WRITTEN] = None
+    most: Annotated[float | None, NotInFile] = None
 
     @property
     def measured(self) -> bool:

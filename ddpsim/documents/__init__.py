@@ -1,9 +1,8 @@
-"""Documents that people pass around, as pydantic models, and the one way from pydantic's errors to the project's."""
+"""Documents that people pass around: read with every problem placed, and written, as their records declare them."""
 
-from ddpsim.documents.errors import document_error, format_value, join_errors, problems
-from ddpsim.documents.model import MOST_ITEMS, Amount, Count, Document, File, Index, Number, Text, quantity, read_as
+from ddpsim.documents.errors import document_error, format_value, join_errors, problems, quantity
+from ddpsim.documents.records import document_of, keys_of, read_as
 
 __all__ = [
-    "MOST_ITEMS", "Amount", "Count", "Document", "File", "Index", "Number", "Text", "document_error", "format_value",
-    "join_errors", "problems", "quantity", "read_as",
+    "document_error", "document_of", "format_value", "join_errors", "keys_of", "problems", "quantity", "read_as",
 ]  # fmt: skip

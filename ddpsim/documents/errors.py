@@ -6,10 +6,10 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BeforeValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ddpsim.errors import InputError, UnknownNameError, join_problems, shorten
+from ddpsim.errors import InputError, UnitError, UnknownNameError, join_problems, shorten
 
 Path = tuple[str | int, ...]
 
@@ -58,7 +58,7 @@ def document_error(what: str, *within: str | int) -> PydanticCustomError:
 
 def problems(
     error: ValidationError,
-    model: type[BaseModel],
+    model: Any,
     *,
     under: Path = (),
     line: Callable[[Path], int | None] | None = None,
@@ -95,7 +95,7 @@ def _path(entry: Any) -> Path:
     return (*(part for part in entry["loc"] if part != "[key]"), *context.get("within", ()))
 
 
-def _message(entry: Any, path: Path, model: type[BaseModel]) -> str:
+def _message(entry: Any, path: Path, model: Any) -> str:
     kind, message = entry["type"], entry["msg"]
     if kind == _TOLD:
         return str(message)
@@ -123,3 +123,15 @@ def _model_in(annotation: Any) -> Any:
         return annotation
     found = [_model_in(inner) for inner in getattr(annotation, "__args__", ())]
     return next((model for model in found if model is not None), None)
+
+
+def quantity(parse: Callable[[object], float]) -> BeforeValidator:
+    """Return what reads a number with its unit, as `ddpsim.units` has them."""
+
+    def validate(value: object) -> object:
+        try:
+            return parse(value)
+        except UnitError as error:
+            raise document_error(str(error)) from error
+
+    return BeforeValidator(validate)

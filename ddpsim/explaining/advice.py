@@ -30,7 +30,7 @@ def advice_of(found: Explanation) -> Explanation:
     added = found.ranks.ranks[0].accumulation
     if added is not None and (change := added.advice()) is not None:
         said.append(change)
-    if found.profiler_s is not None and found.profiler_s > WORTH_IT * found.traced.step_s:
+    if found.profiler_s is not None and found.profiler_s > WORTH_IT * found.traced.iteration_s:
         said.append(
             f"the profiler takes {format_time(found.profiler_s)} of the traced step: what follows is of the traced step"
         )

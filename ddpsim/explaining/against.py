@@ -10,10 +10,11 @@ from statistics import median
 
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.late import FEWEST, SHARE, SURE, standard_error
-from ddpsim.explaining.seen import PARTS, SeenRank
+from ddpsim.explaining.ranks import PARTS, TracedRank
 from ddpsim.explaining.tables import CHANGES, MOVED, part_name
 from ddpsim.tables import ResultTable, table_of
 from ddpsim.tables.cells import ms_more, percent
+from ddpsim.trace.metrics import parts_of
 from ddpsim.units import MIB, format_count, format_time
 
 
@@ -117,15 +118,15 @@ class RunComparison:
 
 def compare_runs(now: Explanation, then: Explanation) -> RunComparison:
     """Return what changed from one traced run to another; they may be of other sizes, machines and plans."""
-    names = [*PARTS, *sorted({*now.traced.parts, *then.traced.parts} - {*PARTS})]
+    names = [*PARTS, *sorted({*now.parts, *then.parts} - {*PARTS})]
     pair = now.ranks.ranks[0], then.ranks.ranks[0]
-    step_s = then.traced.step_s
+    step_s = then.traced.iteration_s
     slowest = _find_slowest(now), _find_slowest(then)
-    step = _change("step", step_s, now.traced.step_s, step_s, *(_lengths(rank) for rank in slowest))
+    step = _change("step", step_s, now.traced.iteration_s, step_s, *(_lengths(rank) for rank in slowest))
     parts = tuple(
         _change(
-            name, then.traced.parts.get(name, 0.0), now.traced.parts.get(name, 0.0), step_s,
-            *([s.parts.get(name, 0.0) for s in rank.steps] for rank in pair),
+            name, then.parts.get(name, 0.0), now.parts.get(name, 0.0), step_s,
+            *([parts_of(it).get(name, 0.0) for it in rank.iterations] for rank in pair),
         )
         for name in names
     )  # fmt: skip
@@ -140,11 +141,11 @@ def _change(
     return TimeChange(name, then_s, now_s, enough and abs(now_s - then_s) >= max(SHARE * step_s, SURE * error_s))
 
 
-def _lengths(rank: SeenRank) -> list[float]:
-    return [step.step_s for step in rank.steps if step.counts] or [step.step_s for step in rank.steps]
+def _lengths(rank: TracedRank) -> list[float]:
+    return [it.iteration_s for it in rank.counted]
 
 
-def _find_slowest(found: Explanation) -> SeenRank:
+def _find_slowest(found: Explanation) -> TracedRank:
     return max(found.ranks.ranks, key=lambda rank: median(_lengths(rank)))
 
 
@@ -163,7 +164,7 @@ def _total_by_operation(found: Explanation) -> dict[str, OperationTotals]:
         known = former.size_bytes is not None and split.size_bytes is not None
         size = (former.size_bytes or 0) + (split.size_bytes or 0) if known else None
         sums[name] = OperationTotals(
-            former.count + 1, size, former.wait_s + split.wait_s, former.wire_s + split.wire_s
+            former.count + 1, size, former.wait_s + split.wait_s, former.wire_s + split.on_wire_s
         )  # fmt: skip
     return sums
 
@@ -201,7 +202,7 @@ def _list_changes(now: Explanation, then: Explanation) -> Iterator[str]:
 
 
 def _sizes(found: Explanation) -> Counter[tuple[int | None, int]]:
-    return Counter((split.size_bytes, split.parameters) for split in found.splits)
+    return Counter((split.size_bytes, len(split.parameters)) for split in found.splits)
 
 
 def _list_late(now: Explanation, then: Explanation) -> Iterator[str]:

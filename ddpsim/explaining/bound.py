@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 from ddpsim.explaining.late import LateRank
-from ddpsim.explaining.seen import PARTS, PHASES, SeenRank, SeenStep
+from ddpsim.explaining.ranks import TracedRank, common_iterations, is_whole
+from ddpsim.trace.metrics import parts_of
+from ddpsim.trace.records import PHASES
 
 Bound = Literal["host", "device", "communication", "input", "rank"]
 
@@ -66,27 +68,28 @@ def describe_binding(bounds: Sequence[Bound], waits_for: int | None) -> str:
     return " and ".join(names.get(each, each) for each in bounds)
 
 
-def shares_of(rank: SeenRank, ranks: Sequence[SeenRank] = (), late: LateRank | None = None) -> StepShares:
+def shares_of(rank: TracedRank, ranks: Sequence[TracedRank] = (), late: LateRank | None = None) -> StepShares:
     """Return what the usual step of `rank` is made of.
 
     Args:
         ranks: all that were traced, on one clock; without them nobody knows how long the last one was waited for.
         late: the rank that is late.
     """
-    steps = [step for step in rank.steps if step.counts] or list(rank.steps)
-    step_s = median(step.step_s for step in steps)
+    steps = rank.counted
+    step_s = median(step.iteration_s for step in steps)
     device_timed = any(step.device_s for step in steps)
     # The host copies buffers itself; on a GPU their broadcast is mostly its launches, which the device idles under.
     waits = ("exposed_comm_s",) if device_timed else ("exposed_comm_s", "buffer_broadcast_s")
-    others = sorted({part for step in steps for part in step.parts} - {*PARTS})
-    communication = median(sum(step.parts.get(part, 0.0) for part in (*waits, *others)) for step in steps)
+    others = sorted({part for step in steps for part in step.waits_s})
+    told = [parts_of(step) for step in steps]
+    communication = median(sum(parts.get(part, 0.0) for part in (*waits, *others)) for parts in told)
     if device_timed:
         device = median(sum(step.device_s.values()) for step in steps)
     else:
         device = median(sum(step.host_s.get(p, 0.0) for p in PHASES if p not in ("input", "hooks")) for step in steps)
     device = min(device, max(0.0, step_s - communication))
     host = max(0.0, step_s - communication - device)
-    load = min(host, median(step.parts.get("input_s", 0.0) for step in steps))
+    load = min(host, median(step.input_s or 0.0 for step in steps))
     waiting, last = _find_waiting(ranks)
     if late is not None and late.rank == rank.rank:
         of: Bound = "input" if late.cause == "input" else "host" if late.cause == "host" else "device"
@@ -94,41 +97,32 @@ def shares_of(rank: SeenRank, ranks: Sequence[SeenRank] = (), late: LateRank | N
     if late is None:
         return StepShares(device, communication, host, load, waiting, 0.0, last)
     # Nobody stamps broadcasts of buffers; they begin the step, when the late rank is not there yet.
-    broadcast = 0.0 if device_timed else median(step.parts.get("buffer_broadcast_s", 0.0) for step in steps)
+    broadcast = 0.0 if device_timed else median(step.buffer_broadcast_s for step in steps)
     in_broadcast = min(broadcast, max(0.0, late.behind_s - waiting))
     return StepShares(device, communication, host, load, waiting + in_broadcast, in_broadcast, late.rank)
 
 
-def _find_waiting(ranks: Sequence[SeenRank]) -> tuple[float, int | None]:
+def _find_waiting(ranks: Sequence[TracedRank]) -> tuple[float, int | None]:
     """Return how long the first rank waits in a usual step, doing nothing else, and for whom most of the time."""
     waited: list[float] = []
     whose: dict[int, float] = {}
-    for row in _list_rows(ranks):
+    for row in common_iterations(ranks, is_whole) if len(ranks) > 1 else ():
+        sent = {rank: it.collectives for rank, it in row.items()}
+        if len({len(each) for each in sent.values()}) > 1:
+            continue
         first = row[min(row)]
-        exposed_s = first.parts.get("exposed_comm_s", 0.0)
         # What nothing hides comes last: the optimizer waits for it.
-        since_s = max((each.finished_s for each in first.collectives), default=0.0) - exposed_s
+        since_s = max((each.finished_s for each in sent[first.rank]), default=0.0) - first.exposed_comm_s
         if ranks[0].scheme != "ddp":
             since_s = first.start_s
         in_step_s = 0.0
-        for number, mine in enumerate(first.collectives):
-            last = max(row, key=lambda rank: row[rank].collectives[number].started_s)
-            came_s = min(row[last].collectives[number].started_s, mine.finished_s)
-            wait_s = max(0.0, came_s - max(mine.started_s, since_s)) if mine.everyone else 0.0
+        for number, mine in enumerate(sent[first.rank]):
+            last = max(sent, key=lambda rank: sent[rank][number].started_s)
+            came_s = min(sent[last][number].started_s, mine.finished_s)
+            wait_s = max(0.0, came_s - max(mine.started_s, since_s)) if mine.is_of_all(ranks[0].world_size) else 0.0
             whose[last] = whose.get(last, 0.0) + wait_s
             in_step_s += wait_s
-        waited.append(min(in_step_s, exposed_s))
+        waited.append(min(in_step_s, first.exposed_comm_s))
     most = max(whose, key=lambda rank: whose[rank], default=None)
     known = most is not None and whose[most] > _MOSTLY * sum(whose.values())
     return median(waited) if waited else 0.0, most if known else None
-
-
-def _list_rows(ranks: Sequence[SeenRank]) -> list[Mapping[int, SeenStep]]:
-    """Return the whole steps that all of several ranks have, with as many collectives each, by rank."""
-    by_number: dict[int, dict[int, SeenStep]] = {}
-    for rank in ranks if len(ranks) > 1 else ():
-        for step in rank.steps:
-            if step.counts and rank.rank is not None:
-                by_number.setdefault(step.number, {})[rank.rank] = step
-    rows = [row for row in by_number.values() if len(row) == len(ranks)]
-    return [row for row in rows if len({len(step.collectives) for step in row.values()}) == 1]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddpsim.errors import TraceError
-from ddpsim.explaining.seen import SeenRank
+from ddpsim.explaining.ranks import TracedRank
 from ddpsim.trace.metrics import quantile
 
 _STRANGERS = 0.25
@@ -44,7 +44,7 @@ class Alignment:
         return not any(self.offsets_s.values())
 
 
-def align_ranks(ranks: Sequence[SeenRank]) -> tuple[tuple[SeenRank, ...], Alignment]:
+def align_ranks(ranks: Sequence[TracedRank]) -> tuple[tuple[TracedRank, ...], Alignment]:
     """Return the ranks on the clock of the first, and how that was done.
 
     Raises:
@@ -66,7 +66,7 @@ def align_ranks(ranks: Sequence[SeenRank]) -> tuple[tuple[SeenRank, ...], Alignm
         differences = [ends[key] - others[key] for key in common]
         middle = median(differences)
         spread = quantile([abs(each - middle) for each in differences], 0.9)
-        step_s = median(step.step_s for step in rank.steps)
+        step_s = median(it.iteration_s for it in rank.iterations)
         shared = rank.clock is not None and rank.clock == first.clock
         if shared and abs(middle) > _ELSEWHEN * step_s:
             what = f"its steps are {abs(middle):.3g} s from those of {first.place} on the clock of {rank.clock}"
@@ -86,24 +86,29 @@ def align_ranks(ranks: Sequence[SeenRank]) -> tuple[tuple[SeenRank, ...], Alignm
     return moved, Alignment(offsets, max(apart), matched if len(ranks) > 1 else 0)
 
 
-def _rank(rank: SeenRank) -> int:
+def _rank(rank: TracedRank) -> int:
     assert rank.rank is not None
     return rank.rank
 
 
-def _find_ends(rank: SeenRank) -> dict[Key, float]:
-    return {(step.number, c.index): c.finished_s for step in rank.steps for c in step.collectives if c.everyone}
+def _find_ends(rank: TracedRank) -> dict[Key, float]:
+    return {
+        (it.index, c.index): c.finished_s
+        for it in rank.iterations
+        for c in it.collectives
+        if c.is_of_all(rank.world_size)
+    }
 
 
-def _check_alike(one: SeenRank, other: SeenRank) -> None:
+def _check_alike(one: TracedRank, other: TracedRank) -> None:
     """Refuse ranks whose collectives are of other sizes: another model, or another plan."""
-    sizes = {(step.number, c.index): c.size_bytes for step in one.steps for c in step.collectives if c.own}
-    for step in other.steps:
-        for c in step.collectives:
-            known = sizes.get((step.number, c.index))
+    sizes = {(it.index, c.index): c.size_bytes for it in one.iterations for c in it.collectives if c.own}
+    for it in other.iterations:
+        for c in it.collectives:
+            known = sizes.get((it.index, c.index))
             if known is not None and c.own and c.size_bytes is not None and known != c.size_bytes:
                 what = (
-                    f"collective {c.index} of step {step.number} is of {c.size_bytes:,} B, in {one.place} of "
+                    f"collective {c.index} of step {it.index} is of {c.size_bytes:,} B, in {one.place} of "
                     f"{known:,} B: traces of different runs"
                 )
                 raise TraceError(what, place=other.place, remedy="give each run a folder of its own")

@@ -11,43 +11,13 @@ from ddpsim.explaining.files import Ranks
 from ddpsim.explaining.foretold import PredictedBreakdown
 from ddpsim.explaining.late import LateRank
 from ddpsim.explaining.links import SlowLink
+from ddpsim.explaining.ranks import UNPREDICTED, traced_parts
 from ddpsim.explaining.recorder import RecorderDumps
-from ddpsim.explaining.seen import UNPREDICTED
-from ddpsim.explaining.splits import MedianSplit
+from ddpsim.explaining.splits import CollectiveSummary
 from ddpsim.explaining.tables import COLLECTIVES, PARTS, RANKS, part_name
 from ddpsim.tables import ResultTable, table_of
 from ddpsim.tables.cells import ms_more
-
-
-@dataclass(frozen=True, slots=True)
-class TracedStep:
-    """The usual step of the traced run.
-
-    Attributes:
-        step_s: median period, of the rank whose is longest.
-        low_s, high_s: 10th and 90th percentile of that rank's.
-        parts: of the lowest rank's steps, means of the middle half, scaled to sum to `step_s`.
-        steps: periods that were counted.
-        rank: whose parts these are.
-    """
-
-    step_s: float
-    low_s: float
-    high_s: float
-    parts: Mapping[str, float]
-    steps: int
-    rank: int
-
-    def document(self) -> dict[str, object]:
-        """Return it as JSON values."""
-        return {
-            "step_s": self.step_s,
-            "step_low_s": self.low_s,
-            "step_high_s": self.high_s,
-            "parts": dict(self.parts),
-            "steps": self.steps,
-            "rank": self.rank,
-        }
+from ddpsim.trace.metrics import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +26,7 @@ class Explanation:
 
     Attributes:
         ranks: the traces.
+        traced: their usual step, of the rank whose is longest, its parts those of the lowest.
         splits: collectives of a usual step.
         excess_s: by rank and phase, what it takes beyond the others' median.
         profiler_s: what the profiler cost a step; None where no untraced step is given.
@@ -68,9 +39,9 @@ class Explanation:
 
     ranks: Ranks
     alignment: Alignment
-    traced: TracedStep
+    traced: Summary
     shares: StepShares
-    splits: tuple[MedianSplit, ...]
+    splits: tuple[CollectiveSummary, ...]
     late: LateRank | None
     link: SlowLink | None
     excess_s: Mapping[int, Mapping[str, float]]
@@ -82,6 +53,16 @@ class Explanation:
     buckets: str = field(default="")
     late_untold: str | None = None
     late_unsure: str | None = None
+
+    @property
+    def lead(self) -> int:
+        """The lowest traced rank, whose parts and moments are shown."""
+        return self.ranks.ranks[0].rank or 0
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The parts of the traced step in their order: `PARTS`, and those of collectives that are not DDP's."""
+        return traced_parts(self.traced)
 
     @property
     def bound(self) -> Bound:
@@ -97,7 +78,7 @@ class Explanation:
     @property
     def profiler_s(self) -> float | None:
         """What the profiler cost a step; None where no untraced step is given."""
-        return None if self.untraced_s is None else self.traced.step_s - self.untraced_s
+        return None if self.untraced_s is None else self.traced.iteration_s - self.untraced_s
 
     @property
     def unpredicted(self) -> str | None:
@@ -114,7 +95,14 @@ class Explanation:
         """Return the `explain` document."""
         added, keys = self.ranks.ranks[0].accumulation, ("micro_batches", "reducing", "waits_s")
         return {
-            "traced": self.traced.document(),
+            "traced": {
+                "step_s": self.traced.iteration_s,
+                "step_low_s": self.traced.iteration_low_s,
+                "step_high_s": self.traced.iteration_high_s,
+                "parts": self.parts,
+                "steps": self.traced.iterations,
+                "rank": self.lead,
+            },
             "predicted": None if self.foretold is None else self.foretold.document(),
             "accumulation": None if added is None else dict(zip(keys, astuple(added), strict=True)),
             "late_rank": None if self.late is None else self.late.document(),
@@ -149,7 +137,7 @@ def _tables(found: Explanation) -> dict[str, ResultTable]:
     tables = {PARTS: _parts(found)}
     if found.splits:
         splits = [
-            {"collective": split.index, "gradients": split.parameters or None, **split.document()}
+            {"collective": split.index, "gradients": len(split.parameters) or None, **split.document()}
             for split in found.splits
         ]
         tables[COLLECTIVES] = table_of("explain: collectives", splits)
@@ -161,8 +149,8 @@ def _tables(found: Explanation) -> dict[str, ResultTable]:
 
 
 def _parts(found: Explanation) -> ResultTable:
-    step_s, told = found.traced.step_s, found.foretold
-    rows: list[tuple[str, float, float | None]] = [(part_name(part), s, None) for part, s in found.traced.parts.items()]
+    step_s, told = found.traced.iteration_s, found.foretold
+    rows: list[tuple[str, float, float | None]] = [(part_name(part), s, None) for part, s in found.parts.items()]
     if told is not None:
         rows = [(part_name(term.name), term.traced_s, term.predicted_s) for term in told.terms]
         rows.append(("step", told.traced_s, told.step_s))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.kineto import read_kineto_rank
+from ddpsim.explaining.ranks import TracedRank
 from ddpsim.explaining.recorded import read_recorded_rank
-from ddpsim.explaining.seen import SeenRank
 from ddpsim.files import MOST_TRACE_BYTES, BoundedFile
 from ddpsim.strict import parse_whole_number
 from ddpsim.topology.bounds import MOST_RANKS
@@ -38,7 +38,7 @@ class Ranks:
         notes: files left out and why, ranks that were guessed.
     """
 
-    ranks: tuple[SeenRank, ...]
+    ranks: tuple[TracedRank, ...]
     world_size: int
     missing: tuple[int, ...]
     notes: tuple[str, ...]
@@ -61,7 +61,7 @@ def trace_files(path: str | Path) -> list[Path]:
     return sorted(found, key=lambda file: [int(t) if t.isdecimal() else t for t in re.split(r"([0-9]+)", file.name)])
 
 
-def read_file(path: Path, shapes: Workload | None, lead: bool) -> SeenRank:
+def read_file(path: Path, shapes: Workload | None, lead: bool) -> TracedRank:
     """Return what one file says.
 
     Raises:
@@ -79,7 +79,7 @@ def read_ranks(path: str | Path, shapes: Workload | None, crew: WorkerPool | Non
         TraceError: no file can be read, or they are of runs of different sizes.
     """
     files = trace_files(path)
-    read: list[SeenRank] = []
+    read: list[TracedRank] = []
     refused: list[InputError] = []
     for file, rank in zip(files, _read_each(files, shapes, crew), strict=True):
         if isinstance(rank, InputError):
@@ -95,7 +95,7 @@ def read_ranks(path: str | Path, shapes: Workload | None, crew: WorkerPool | Non
     return _join_ranks(read, [f"left out: {error}" for error in refused])
 
 
-def _check_ranks(seen: SeenRank) -> TraceError | None:
+def _check_ranks(seen: TracedRank) -> TraceError | None:
     """Return what is wrong with a rank, or a number of ranks, that no job has."""
     ranks = MOST_RANKS if seen.world_size is None else seen.world_size
     if 0 < ranks <= MOST_RANKS and (seen.rank is None or 0 <= seen.rank < ranks):
@@ -105,16 +105,18 @@ def _check_ranks(seen: SeenRank) -> TraceError | None:
     return TraceError(what, place=seen.place, remedy=remedy)
 
 
-def _read_each(files: Sequence[Path], shapes: Workload | None, crew: WorkerPool | None) -> list[SeenRank | InputError]:
+def _read_each(
+    files: Sequence[Path], shapes: Workload | None, crew: WorkerPool | None
+) -> list[TracedRank | InputError]:
     if crew is None:
         return [_try_read(file, shapes, number == 0) for number, file in enumerate(files)]
-    futures: list[Future[SeenRank | InputError]] = [
+    futures: list[Future[TracedRank | InputError]] = [
         crew.submit(_try_read, file, shapes, number == 0) for number, file in enumerate(files)
     ]
     return [future.result() for future in futures]
 
 
-def _try_read(path: Path, shapes: Workload | None, lead: bool) -> SeenRank | InputError:
+def _try_read(path: Path, shapes: Workload | None, lead: bool) -> TracedRank | InputError:
     """Return the rank, or the error, which as an exception of another process would lose its place."""
     collecting = gc.isenabled()
     # A trace is millions of small objects that stay: looking for cycles among them takes a seventh of the time.
@@ -128,7 +130,7 @@ def _try_read(path: Path, shapes: Workload | None, lead: bool) -> SeenRank | Inp
             gc.enable()
 
 
-def _join_ranks(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
+def _join_ranks(read: Sequence[TracedRank], notes: list[str]) -> Ranks:
     sizes = {rank.world_size: rank.place for rank in read if rank.world_size is not None}
     if len(sizes) > 1:
         (one, first), (other, second) = list(sizes.items())[:2]
@@ -141,16 +143,16 @@ def _join_ranks(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
             raise TraceError(what, place=each.place, remedy="give each run a folder of its own")
     # Each file may count from a time of its own.
     read = [each.shift((each.base_ns - read[0].base_ns) / 1e9) for each in read]
-    ranks: dict[int, SeenRank] = {}
+    ranks: dict[int, TracedRank] = {}
     for number, each in enumerate(read):
         rank = number if each.rank is None else each.rank
         if each.rank is None:
             notes.append(f"{each.place} does not say its rank, taken as {rank}")
         if rank in ranks:
-            older, newer = sorted((ranks[rank], each), key=lambda one: one.steps[0].number)
+            older, newer = sorted((ranks[rank], each), key=lambda one: one.iterations[0].index)
             notes.append(f"rank {rank} has two traces, {newer.place} is taken and {older.place} left out")
             each = newer
-        ranks[rank] = replace(each, rank=rank)
+        ranks[rank] = each.numbered(rank)
     world_size = max([max(ranks) + 1, *(size for size in sizes if size is not None)])
     missing = tuple(rank for rank in range(world_size) if rank not in ranks)
     return Ranks(tuple(ranks[rank] for rank in sorted(ranks)), world_size, missing, tuple(notes))

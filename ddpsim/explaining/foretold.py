@@ -16,7 +16,7 @@ from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.bucket_origin import bucket_origin, is_whole, sets_of
 from ddpsim.explaining.machine import TracedMachine
 from ddpsim.explaining.one_size import one_size_doubt
-from ddpsim.explaining.seen import PARTS
+from ddpsim.explaining.ranks import PARTS
 from ddpsim.planning.planner import plan as best_plan
 from ddpsim.planning.rows import PlanRow
 from ddpsim.planning.worth import NO_GAIN, Trial, decide, is_advised

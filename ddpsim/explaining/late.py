@@ -8,11 +8,12 @@ and the one whose excess that is, is the cause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from ddpsim.explaining.seen import PHASES, SeenRank, SeenStep
+from ddpsim.explaining.ranks import Row, TracedRank, common_iterations, is_whole
+from ddpsim.trace.records import PHASES, Iteration
 from ddpsim.units import format_time
 
 SHARE = 0.015
@@ -61,21 +62,21 @@ class LateRank:
         return asdict(self)
 
 
-def late_rank(ranks: Sequence[SeenRank]) -> LateRank | None:
+def late_rank(ranks: Sequence[TracedRank]) -> LateRank | None:
     """Return the rank that is late, None where none is, or where there is one rank alone or hardly a step."""
-    steps = _common(ranks)
+    steps = common_iterations(ranks, is_whole)
     if len(ranks) < 2 or len(steps) < FEWEST:
         return None
-    step_s = median(step.step_s for row in steps for step in row.values())
+    step_s = median(step.iteration_s for row in steps for step in row.values())
     found = [late for rank in sorted(steps[0]) if (late := _late_rank(rank, steps, step_s)) is not None]
     return max(found, key=lambda late: late.seconds, default=None)
 
 
-def explain_unknown(ranks: Sequence[SeenRank]) -> str | None:
+def explain_unknown(ranks: Sequence[TracedRank]) -> str | None:
     """Return why nobody can say whether a rank is late, and what to do; None where one can."""
     if len(ranks) < 2:
         return None
-    count = len(_common(ranks))
+    count = len(common_iterations(ranks, is_whole))
     if count >= FEWEST:
         return None
     what = f"too few steps were seen to tell whether a rank is late: {count}, of at least {FEWEST}"
@@ -87,23 +88,23 @@ def explain_unknown(ranks: Sequence[SeenRank]) -> str | None:
     return f"{what}; run more iterations"
 
 
-def excess_s(ranks: Sequence[SeenRank]) -> dict[int, dict[str, float]]:
+def excess_s(ranks: Sequence[TracedRank]) -> dict[int, dict[str, float]]:
     """Return by rank and phase the median over steps of what it takes beyond the median of the others."""
-    steps = _common(ranks)
+    steps = common_iterations(ranks, is_whole)
     if len(ranks) < 2 or not steps:
         return {}
     return {rank: {phase: median(_excesses(rank, steps, _own(phase))) for phase in PHASES} for rank in sorted(steps[0])}
 
 
-def explain_unsure(ranks: Sequence[SeenRank]) -> str | None:
+def explain_unsure(ranks: Sequence[TracedRank]) -> str | None:
     """Return the largest excess of a phase, and why it names nobody as late.
 
     None where it is below `SHARE` of the step or names somebody, and where too few steps were seen.
     """
-    steps = _common(ranks)
+    steps = common_iterations(ranks, is_whole)
     if len(ranks) < 2 or len(steps) < FEWEST:
         return None
-    step_s = median(step.step_s for row in steps for step in row.values())
+    step_s = median(step.iteration_s for row in steps for step in row.values())
     each = {(rank, phase): _excesses(rank, steps, _own(phase)) for rank in sorted(steps[0]) for phase in PHASES}
     rank, phase = max(each, key=lambda which: median(each[which]))
     if (seconds := median(each[rank, phase])) < SHARE * step_s:
@@ -114,28 +115,15 @@ def explain_unsure(ranks: Sequence[SeenRank]) -> str | None:
     return why and f"rank {rank} takes {format_time(seconds)} more in {phase} (median of {len(steps)} steps), but {why}"
 
 
-Row = Mapping[int, SeenStep]
-
-
-def _common(ranks: Sequence[SeenRank]) -> list[Row]:
-    """Return the steps that every rank has whole, each by rank."""
-    by_number: dict[int, dict[int, SeenStep]] = {}
-    for rank in ranks:
-        for step in rank.steps:
-            if step.counts and rank.rank is not None:
-                by_number.setdefault(step.number, {})[rank.rank] = step
-    return [row for _, row in sorted(by_number.items()) if len(row) == len(ranks)]
-
-
-def _own(phase: str) -> Callable[[SeenStep], float]:
+def _own(phase: str) -> Callable[[Iteration], float]:
     return lambda step: step.own_s(phase)
 
 
-def _total(step: SeenStep) -> float:
+def _total(step: Iteration) -> float:
     return sum(step.own_s(phase) for phase in PHASES)
 
 
-def _excesses(rank: int, steps: Sequence[Row], of: Callable[[SeenStep], float]) -> list[float]:
+def _excesses(rank: int, steps: Sequence[Row], of: Callable[[Iteration], float]) -> list[float]:
     return [of(row[rank]) - median(of(step) for other, step in row.items() if other != rank) for row in steps]
 
 

@@ -9,8 +9,8 @@ takes a share of the message in two segments; the pieces of NCCL are too small t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from ddpsim.collectives.execute import make_transport
@@ -18,10 +18,11 @@ from ddpsim.collectives.transport import Transport
 from ddpsim.errors import InputError
 from ddpsim.explaining.late import SURE, standard_error
 from ddpsim.explaining.machine import TracedMachine
-from ddpsim.explaining.seen import SeenRank, SeenStep
+from ddpsim.explaining.ranks import TracedRank, common_iterations
 from ddpsim.operations import Operation
 from ddpsim.topology.placement import place
 from ddpsim.trace.metrics import length, quantile, union
+from ddpsim.trace.records import CollectiveTimes
 
 FACTOR = 1.25
 """Traced over expected time of communication from which on a link is slow; healthy pilot runs of
@@ -64,7 +65,7 @@ class SlowLink:
 
 
 def find_slow_link(
-    ranks: Sequence[SeenRank], machine: TracedMachine | None, backend: str, step_s: float, *, agreed: bool
+    ranks: Sequence[TracedRank], machine: TracedMachine | None, backend: str, step_s: float, *, agreed: bool
 ) -> SlowLink | None:
     """Return the slow link that a run shows, None where it shows none.
 
@@ -93,20 +94,16 @@ def find_slow_link(
     return SlowLink(None, apart, marked, "these ranks leave every collective after the others")
 
 
-Row = Sequence[tuple[int, SeenStep]]
+Row = Mapping[int, Sequence[CollectiveTimes]]
+"""The collectives of one step, by rank."""
 
 
-def _common(ranks: Sequence[SeenRank]) -> list[Row]:
-    """Return the steps with collectives, as many on every rank, each by rank."""
-    by_number: dict[int, list[tuple[int, SeenStep]]] = {}
-    for rank in ranks:
-        for each in rank.steps:
-            # Layers' own may be of fewer ranks, of which no table says what they take.
-            step = replace(each, collectives=tuple(c for c in each.collectives if c.own))
-            if step.collectives and rank.rank is not None:
-                by_number.setdefault(step.number, []).append((rank.rank, step))
-    rows = (row for _, row in sorted(by_number.items()) if len(row) == len(ranks))
-    return [row for row in rows if len({len(step.collectives) for _, step in row}) == 1]
+def _common(ranks: Sequence[TracedRank]) -> list[Row]:
+    """Return the collectives of the steps that every rank has, as many on each."""
+    # Layers' own may be of fewer ranks, of which no table says what they take.
+    rows = common_iterations(ranks, lambda it: any(each.own for each in it.collectives))
+    sent = [{rank: [each for each in it.collectives if each.own] for rank, it in row.items()} for row in rows]
+    return [row for row in sent if len({len(each) for each in row.values()}) == 1]
 
 
 def _measure_excess(steps: Sequence[Row], machine: TracedMachine, backend: str) -> tuple[float | None, float, bool]:
@@ -132,7 +129,7 @@ def _measure_excess(steps: Sequence[Row], machine: TracedMachine, backend: str) 
 
 def _predict_s(row: Row, transport: Transport) -> float | None:
     total = 0.0
-    for collective in row[0][1].collectives:
+    for collective in row[min(row)]:
         if collective.size_bytes is None:
             return None
         total += transport.time_s(Operation.named(collective.operation), collective.size_bytes)
@@ -141,25 +138,26 @@ def _predict_s(row: Row, transport: Transport) -> float | None:
 
 def _measure_wire_s(row: Row) -> float:
     spans = []
-    for at in zip(*(step.collectives for _, step in row), strict=True):
+    for at in zip(*row.values(), strict=True):
         begin = max(each.started_s for each in at)
         spans.append((begin, max(begin, median(each.finished_s for each in at))))
     return length(union(spans))
 
 
 def _measure_spread_s(row: Row) -> float:
-    ends = [[each.finished_s for each in at] for at in zip(*(step.collectives for _, step in row), strict=True)]
+    ends = [[each.finished_s for each in at] for at in zip(*row.values(), strict=True)]
     return float(median(max(each) - min(each) for each in ends))
 
 
 def _find_slow_link_ranks(steps: Sequence[Row], least: float) -> tuple[int, ...]:
     """Return the two ranks, neighbours, that leave the largest collective last in every step; none without a mark."""
-    largest = max(range(len(steps[0][0][1].collectives)), key=lambda n: steps[0][0][1].collectives[n].size_bytes or 0)
-    ranks = [rank for rank, _ in steps[0]]
+    ranks = list(steps[0])
+    sent = steps[0][ranks[0]]
+    largest = max(range(len(sent)), key=lambda n: sent[n].size_bytes or 0)
     lags: dict[int, list[float]] = {rank: [] for rank in ranks}
     wires = []
     for row in steps:
-        at = {rank: step.collectives[largest] for rank, step in row if len(step.collectives) > largest}
+        at = {rank: each[largest] for rank, each in row.items() if len(each) > largest}
         if len(at) < len(ranks):
             return ()
         middle = median(each.finished_s for each in at.values())

@@ -11,7 +11,6 @@ from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.errors import TopologyError, TraceError
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.machine_check import check_machine, seats_of
-from ddpsim.explaining.splits import MedianSplit
 from ddpsim.files import display_name, read_text
 from ddpsim.measured import read_tables
 from ddpsim.options.exclusions import refuse_excluded
@@ -68,7 +67,7 @@ def _library(topology: Topology, backend: str) -> str:
 def machine_of(
     world_size: int,
     device: str,
-    splits: Sequence[MedianSplit],
+    points: Sequence[CurvePoint],
     backend: str,
     given: RunFacts | None = None,
     node_gpus: int = 0,
@@ -78,7 +77,7 @@ def machine_of(
     Args:
         world_size: ranks.
         device: GPU model, or `cpu`.
-        splits: traced collectives.
+        points: what its allreduces took on the wire, by size, ascending.
         backend: of the run.
         given: what is known of the machine; None is nothing.
         node_gpus: GPUs that one of its nodes has at least, as the trace shows.
@@ -90,7 +89,7 @@ def machine_of(
     topology, topo, nccl_tests = (None,) * 3 if given is None else (given.topology, given.topo, given.nccl_tests)
     refuse_excluded(None, "explain", TopologyError, beside={"topology": topology, "topo": topo})
     if topology is None and topo is None:
-        return _assume_machine(world_size, device, splits, backend)
+        return _assume_machine(world_size, device, points, backend)
     known = load_topology(topology) if topology is not None else _import_machine(str(topo), device)
     check_machine(known, world_size, device, node_gpus, "topo" if topology is None else "topology")
     nodes, per_node, notes = _place_ranks(known, world_size)
@@ -128,7 +127,7 @@ def _place_ranks(topology: Topology, world_size: int) -> tuple[int, int, tuple[s
     return nodes, per_node, (f"{world_size} ranks do not fill nodes of {whole} of {topology.name}: {taken} are taken",)
 
 
-def _assume_machine(world_size: int, device: str, splits: Sequence[MedianSplit], backend: str) -> TracedMachine:
+def _assume_machine(world_size: int, device: str, points: Sequence[CurvePoint], backend: str) -> TracedMachine:
     """Return a machine with this GPU whose allreduces take what the trace's took on the wire."""
     name = "loopback" if device == "cpu" else _ASSUMED.get(kind_of(device))
     if name is None:
@@ -137,22 +136,12 @@ def _assume_machine(world_size: int, device: str, splits: Sequence[MedianSplit],
     known = load_topology(name)
     nodes, per_node, notes = _place_ranks(known, world_size)
     priors = Calibration.priors(_library(known, backend))
-    points = _points(splits)
     assumed = f"no machine is given: {name} is assumed"
     if not points:
         return TracedMachine(known, nodes, per_node, None, assumed, notes=notes)
-    curve = Curve(known.fingerprint(), nodes, per_node, points)
+    curve = Curve(known.fingerprint(), nodes, per_node, tuple(points))
     largest = points[-1]
     alike = largest.size_bytes < APART * points[0].size_bytes
     assumed = f"{assumed}, its allreduces as long as traced"
     calibration, one_size = replace(priors, curves=(curve,)), largest if alike else None
     return TracedMachine(known, nodes, per_node, calibration, assumed, one_size, notes)
-
-
-def _points(splits: Sequence[MedianSplit]) -> tuple[CurvePoint, ...]:
-    """Return size and wire time of allreduces, ascending, one of each size."""
-    wires: dict[int, float] = {}
-    for split in splits:
-        if split.operation == "all_reduce" and split.size_bytes and split.wire_s > 0:
-            wires[split.size_bytes] = min(split.wire_s, wires.get(split.size_bytes, split.wire_s))
-    return tuple(CurvePoint(size, seconds) for size, seconds in sorted(wires.items()))

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ddpsim.errors import TopologyError
-from ddpsim.explaining.seen import SeenRank
+from ddpsim.explaining.ranks import TracedRank
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.topology.graph import Topology
 from ddpsim.units import format_count
 
 
-def count_node_gpus(ranks: Sequence[SeenRank]) -> int:
+def count_node_gpus(ranks: Sequence[TracedRank]) -> int:
     """Return the GPUs that a node of the run has at least: those that a process saw, or as many as ranks on one host.
 
     Ranks that compute on CPUs say nothing of it: of a shaped network, all its nodes are one host.

@@ -12,9 +12,10 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.caps import TorchCall
 from ddpsim.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.basis import PredictionBasis
-from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, complete_parts
+from ddpsim.explaining.ranks import UNPREDICTED, TracedRank
 from ddpsim.trace.json.reading import read_rank
-from ddpsim.trace.records import HOST, OPTIMIZER, BucketTimes, Iteration, Span, Trace
+from ddpsim.trace.metrics import complete_parts, part_fields, parts_of
+from ddpsim.trace.records import HOST, OPTIMIZER, Iteration, Span, Trace
 from ddpsim.workload import Workload
 
 _ALSO = {"scheme": "ddp", "overlap": "on", "accumulate": 1, "no_sync_every": 1, "compression": "none", "comm": "real"}
@@ -25,7 +26,7 @@ _CALL = "torch"
 """What the call of torch's constructor is among the options of a run."""
 
 
-def read_recorded_rank(path: str | Path, shapes: Workload | None = None, *, lead: bool = False) -> SeenRank:
+def read_recorded_rank(path: str | Path, shapes: Workload | None = None, *, lead: bool = False) -> TracedRank:
     """Return what a rank's file of `ddpexec` or `ddpsim` says.
 
     Args:
@@ -46,7 +47,7 @@ def read_recorded_rank(path: str | Path, shapes: Workload | None = None, *, lead
         return replace(seen, notes=(*seen.notes, f"{UNPREDICTED}{error}"))
 
 
-def _basis(seen: SeenRank, trace: Trace, rank: int, shapes: Workload | None) -> PredictionBasis:
+def _basis(seen: TracedRank, trace: Trace, rank: int, shapes: Workload | None) -> PredictionBasis:
     """Return what a prediction of the recorded run rests on: the workload that was run, and its last buckets.
 
     Raises:
@@ -68,7 +69,7 @@ def _basis(seen: SeenRank, trace: Trace, rank: int, shapes: Workload | None) -> 
         what = f"{shapes.name} has {len(shapes.parameters)} parameters, the traced buckets hold {len(held)}"
         raise WorkloadError(what, place="shapes", remedy="give the workload that was run")
     order = tuple(index for group in groups for index in group)
-    input_s = median(step.parts["input_s"] for step in seen.steps)
+    input_s = median(it.input_s or 0.0 for it in seen.iterations)
     broadcasts = seen.options.get("broadcast_buffers", True) is not False
     return PredictionBasis(shapes, groups, order, {}, 0.0, broadcasts, input_s, caps=run_caps(seen.options))
 
@@ -97,12 +98,12 @@ def _options(provenance: Mapping[str, object]) -> dict[str, object]:
     return {**found, _CALL: plan["torch"]} if isinstance(plan, Mapping) and "torch" in plan else found
 
 
-def rank_from_trace(trace: Trace, rank: int, place: str) -> SeenRank:
+def rank_from_trace(trace: Trace, rank: int, place: str) -> TracedRank:
     """Return what `trace` says of `rank`."""
     iterations = trace.of_rank(rank)
     updates = [span for span in trace.spans if span.rank == rank and span.stream == HOST and span.name == OPTIMIZER]
     updates.sort(key=lambda span: span.start_s)
-    return SeenRank(
+    return TracedRank(
         rank=rank,
         world_size=trace.world_size,
         backend=trace.backend,
@@ -110,7 +111,7 @@ def rank_from_trace(trace: Trace, rank: int, place: str) -> SeenRank:
         place=place,
         kind="ddpsim",
         scheme="ddp",
-        steps=tuple(_step(iteration, updates) for iteration in iterations),
+        iterations=tuple(_with_loading(it, updates) for it in iterations),
         clock="rank 0's",
         options=_options(trace.provenance),
         gpus=count if isinstance(count := trace.provenance.get("local_world_size"), int) else 0,
@@ -123,39 +124,17 @@ def _device(trace: Trace) -> str:
     return said if isinstance(said, str) else "cpu" if trace.backend in ("gloo", "mpi") else "GPU"
 
 
-def _step(it: Iteration, updates: Sequence[Span]) -> SeenStep:
-    updated = (
-        [] if it.input_s is not None else [span.end_s for span in updates if it.start_s <= span.start_s < it.end_s]
-    )
+def _with_loading(it: Iteration, updates: Sequence[Span]) -> Iteration:
+    """Return an iteration with what lies between its update and its end as its `input_s`, and its own work by phase."""
+    told = it.input_s is not None
+    updated = [] if told else [span.end_s for span in updates if it.start_s <= span.start_s < it.end_s]
     gap_s = max(0.0, it.end_s - max(updated)) if updated else 0.0
-    untold_s = min(gap_s, max(0.0, it.ddp_overhead_s))
-    input_s = untold_s if it.input_s is None else it.input_s
-    parts = {
-        "forward_s": it.forward_s,
-        "backward_compute_s": it.backward_compute_s,
-        "exposed_comm_s": it.exposed_comm_s,
-        "buffer_broadcast_s": it.buffer_broadcast_s,
-        "ddp_overhead_s": it.ddp_overhead_s - untold_s,
-        "optimizer_s": it.optimizer_s,
-        "input_s": input_s,
-    }
+    input_s = it.input_s if it.input_s is not None else min(gap_s, max(0.0, it.ddp_overhead_s))
     own = {
         "forward": it.forward_s,
         "backward": it.backward_compute_s,
         "optimizer": it.optimizer_s,
         "input": input_s,
     }
-    parts = complete_parts(parts, it.end_s - it.start_s)
-    return SeenStep(it.index, it.start_s, it.end_s, parts, own, {}, tuple(_collective(b) for b in it.buckets))
-
-
-def _collective(bucket: BucketTimes) -> SeenCollective:
-    return SeenCollective(
-        index=bucket.index,
-        operation=str(bucket.operation),
-        size_bytes=bucket.size_bytes,
-        parameters=len(bucket.parameters),
-        arrived_s=min(max(bucket.ready_s, bucket.launched_s), bucket.finished_s),
-        started_s=bucket.started_s,
-        finished_s=bucket.finished_s,
-    )
+    parts = complete_parts({**parts_of(it), "input_s": input_s}, it.iteration_s)
+    return replace(it, **part_fields(parts), held_up_s=0.0, layer_comm_s=None, stepped=True, others=(), host_s=own)

@@ -4,98 +4,80 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from ddpsim.explaining.seen import SeenCollective, SeenRank
+from ddpsim.collectives.calibration import CurvePoint
+from ddpsim.explaining.ranks import TracedRank, common_iterations
+from ddpsim.trace.metrics import bound_wires
+from ddpsim.trace.records import CollectiveTimes
 
 
-@dataclass(frozen=True, slots=True)
-class MedianSplit:
-    """Medians over steps.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveSummary(CollectiveTimes):
+    """Medians over steps: its moments are those on the first rank, from the start of its step.
 
     Attributes:
         wait_s: how long ranks waited for the last one, their mean.
-        wire_s: from the last rank's start to the end.
+        on_wire_s: from the last rank's start to the end.
         waits_s: by rank, of those whose traces there are.
         last_rank: which came last most often; None of one rank.
         bound: one rank alone was traced, or not all ranks take part in it, so that those of the first rank alone are
-            told: the wire is taken to be as fast as in its fastest collective, `wire_s` is the
-            most and `wait_s` the least that it may be, where one collective met no wait.
-        ready_s, started_s, finished_s: on the first rank, from the start of its step.
+            told: `on_wire_s` is the most and `wait_s` the least that it may be (`bound_wires`), where one collective
+            met no wait.
     """
 
-    index: int
-    operation: str
-    size_bytes: int | None
-    parameters: int
     wait_s: float
-    wire_s: float
+    on_wire_s: float
     waits_s: Mapping[int, float]
     last_rank: int | None
     bound: bool
-    ready_s: float
-    started_s: float
-    finished_s: float
 
     def document(self) -> dict[str, object]:
         """Return the split as JSON values."""
-        return {**asdict(self), "waits_s": {str(rank): seconds for rank, seconds in self.waits_s.items()}}
+        return {
+            "index": self.index,
+            "operation": self.operation,
+            "size_bytes": self.size_bytes,
+            "parameters": len(self.parameters),
+            "wait_s": self.wait_s,
+            "wire_s": self.on_wire_s,
+            "waits_s": {str(rank): seconds for rank, seconds in self.waits_s.items()},
+            "last_rank": self.last_rank,
+            "bound": self.bound,
+            "ready_s": self.ready_s,
+            "started_s": self.started_s,
+            "finished_s": self.finished_s,
+        }
 
 
-def splits_of(ranks: Sequence[SeenRank], world_size: int) -> tuple[MedianSplit, ...]:
+def splits_of(ranks: Sequence[TracedRank]) -> tuple[CollectiveSummary, ...]:
     """Return the collectives of a usual step, in launch order.
 
     Args:
-        ranks: on one clock.
-        world_size: where traces of ranks are missing the last to come may be one of them, and waits are the least.
+        ranks: on one clock; where traces of some are missing the last to come may be one of them, and waits are the
+            least.
     """
-    usual = _find_usual(ranks)
-    found = [_collect_stamps(ranks, index, usual) for index in range(usual)]
-    several = len(ranks) > 1
-    rates = _best_rates(ranks[0], usual)
-    return tuple(_split(index, each, rates, several) for index, each in enumerate(found) if each)
+    first, *others = ranks
+    counts = Counter(len(each) for rank in ranks for it in rank.iterations if (each := it.collectives))
+    usual = counts.most_common(1)[0][0] if counts else 0
+    of_one = [replace(first, iterations=tuple(bound_wires(first.iterations))), *others]
+    rows = common_iterations(of_one, lambda it: len(it.collectives) == usual)
+    sent = [{rank: (it.start_s, it.collectives) for rank, it in row.items()} for row in rows] if usual else []
+    by_index = [[{r: (at, each[n]) for r, (at, each) in row.items()} for row in sent] for n in range(usual)]
+    return tuple(_split(each, ranks) for each in by_index if each)
 
 
-Stamps = dict[int, tuple[float, SeenCollective]]
+Stamps = Mapping[int, tuple[float, CollectiveTimes]]
+"""A collective of one step by rank, with the step's start."""
 
 
-def _find_usual(ranks: Sequence[SeenRank]) -> int:
-    counts = Counter(len(step.collectives) for rank in ranks for step in rank.steps if step.collectives)
-    return counts.most_common(1)[0][0] if counts else 0
-
-
-def _collect_stamps(ranks: Sequence[SeenRank], index: int, usual: int) -> list[Stamps]:
-    """Return for each step that every rank has the collective of a number on each rank, with the step's start."""
-    by_step: dict[int, Stamps] = {}
-    for rank in ranks:
-        for step in rank.steps:
-            if len(step.collectives) == usual and rank.rank is not None:
-                by_step.setdefault(step.number, {})[rank.rank] = (step.start_s, step.collectives[index])
-    return [stamps for _, stamps in sorted(by_step.items()) if len(stamps) == len(ranks)]
-
-
-def _best_rates(rank: SeenRank, usual: int) -> dict[tuple[str, bool], float]:
-    """Return the bytes a second of one rank's fastest collective, by operation and whether it is of a bucket."""
-    rates: dict[tuple[str, bool], float] = {}
-    for step in rank.steps:
-        for c in step.collectives[:usual]:
-            if c.size_bytes and c.finished_s > c.started_s:
-                rate = c.size_bytes / (c.finished_s - c.started_s)
-                kind = c.operation, c.parameters > 0
-                rates[kind] = max(rate, rates.get(kind, 0.0))
-    return rates
-
-
-def _split(index: int, steps: Sequence[Stamps], rates: Mapping[tuple[str, bool], float], several: bool) -> MedianSplit:
-    lowest = min(steps[0])
-    if several and not all(c.everyone for stamps in steps for _, c in stamps.values()):
+def _split(steps: Sequence[Stamps], traced: Sequence[TracedRank]) -> CollectiveSummary:
+    lowest, several = min(steps[0]), len(traced) > 1
+    if several and not all(c.is_of_all(traced[0].world_size) for stamps in steps for _, c in stamps.values()):
         # Of those that some ranks make among themselves, other ranks' are others.
         steps, several = [{lowest: stamps[lowest]} for stamps in steps], False
-    first = steps[0]
-    ranks = sorted(first)
-    size = first[ranks[0]][1].size_bytes
-    rate = rates.get((first[ranks[0]][1].operation, first[ranks[0]][1].parameters > 0))
+    ranks = sorted(steps[0])
     waits: dict[int, list[float]] = {rank: [] for rank in ranks}
     wires, last = [], Counter[int]()
     for stamps in steps:
@@ -103,24 +85,34 @@ def _split(index: int, steps: Sequence[Stamps], rates: Mapping[tuple[str, bool],
             begin = max(c.started_s for _, c in stamps.values())
             last[max(stamps, key=lambda rank: stamps[rank][1].arrived_s)] += 1
         else:
-            one = stamps[ranks[0]][1]
-            shortest = size / rate if size and rate else one.finished_s - one.started_s
-            begin = max(one.started_s, one.finished_s - shortest)
+            begin = stamps[lowest][1].moving_s
         for rank, (_, c) in stamps.items():
             waits[rank].append(max(0.0, min(begin, c.finished_s) - c.started_s))
         wires.append(max(0.0, median(c.finished_s for _, c in stamps.values()) - begin))
-    zero = [stamps[ranks[0]] for stamps in steps]
-    return MedianSplit(
-        index=index,
-        operation=first[ranks[0]][1].operation,
-        size_bytes=size,
-        parameters=first[ranks[0]][1].parameters,
+    on_first = [stamps[lowest] for stamps in steps]
+    _, first = on_first[0]
+    ready_s = median(c.arrived_s - start_s for start_s, c in on_first)
+    return CollectiveSummary(
+        index=first.index,
+        operation=first.operation,
+        size_bytes=first.size_bytes,
+        parameters=first.parameters,
+        ready_s=ready_s,
+        launched_s=ready_s,
+        started_s=median(c.started_s - start_s for start_s, c in on_first),
+        finished_s=median(c.finished_s - start_s for start_s, c in on_first),
         wait_s=median(fmean(waits[rank][n] for rank in ranks) for n in range(len(steps))),
-        wire_s=median(wires),
+        on_wire_s=median(wires),
         waits_s={rank: median(each) for rank, each in waits.items()},
         last_rank=last.most_common(1)[0][0] if several else None,
         bound=not several,
-        ready_s=median(c.arrived_s - start_s for start_s, c in zero),
-        started_s=median(c.started_s - start_s for start_s, c in zero),
-        finished_s=median(c.finished_s - start_s for start_s, c in zero),
     )
+
+
+def wire_times(splits: Sequence[CollectiveSummary]) -> list[CurvePoint]:
+    """Return size and wire time of allreduces, ascending, one of each size."""
+    wires: dict[int, float] = {}
+    for split in splits:
+        if split.operation == "all_reduce" and split.size_bytes and split.on_wire_s > 0:
+            wires[split.size_bytes] = min(split.on_wire_s, wires.get(split.size_bytes, split.on_wire_s))
+    return [CurvePoint(size, seconds) for size, seconds in sorted(wires.items())]

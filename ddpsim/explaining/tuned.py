@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar
 
-from ddpsim.documents import Count, Document, File, Index, Number, Text, read_as
-from ddpsim.documents.model import Amount
+from ddpsim.documents import document_of, read_as
 from ddpsim.errors import TraceError
+from ddpsim.fields import WRITTEN, Amount, Count, Index, Number, Text
 from ddpsim.files import read_json, write_whole
 
 NAME = "tuning.json"
@@ -15,22 +17,24 @@ NAME = "tuning.json"
 _REMEDY = 'give the folder of `ddpexec.tuned(..., out="tuning")`'
 
 
-class Tried(Document):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
     """A plan that was predicted, and measured where it was tried; seconds a step, gains as shares of the step."""
 
     call: Text
     buckets: Count
     predicted_step_s: Amount
     predicted_gain: Number
-    predicted_gain_low: Number | None = None
-    predicted_gain_high: Number | None = None
-    measured_step_s: Amount | None = None
-    measured_steps: Index = 0
-    saved_s: Number | None = None
-    saved_low_s: Number | None = None
+    predicted_gain_low: Annotated[Number | None, WRITTEN] = None
+    predicted_gain_high: Annotated[Number | None, WRITTEN] = None
+    measured_step_s: Annotated[Amount | None, WRITTEN] = None
+    measured_steps: Annotated[Index, WRITTEN] = 0
+    saved_s: Annotated[Number | None, WRITTEN] = None
+    saved_low_s: Annotated[Number | None, WRITTEN] = None
 
 
-class TuningRound(Document):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningRound:
     """A round of tuning.
 
     Attributes:
@@ -52,30 +56,32 @@ class TuningRound(Document):
     present: Text
     kept: Text
     reason: Text
-    present_step_s: Amount | None = None
-    kept_step_s: Amount | None = None
-    predicted_step_s: Amount | None = None
-    latency_s: Amount | None = None
-    bandwidth: Amount | None = None
-    probed: Index = 0
-    lost_s: Number = 0.0
-    own_s: Amount = 0.0
-    other_work_processors: Amount | None = None
-    processors: Count | None = None
-    plans: list[Tried] = []  # noqa: RUF012  pydantic copies it
+    present_step_s: Annotated[Amount | None, WRITTEN] = None
+    kept_step_s: Annotated[Amount | None, WRITTEN] = None
+    predicted_step_s: Annotated[Amount | None, WRITTEN] = None
+    latency_s: Annotated[Amount | None, WRITTEN] = None
+    bandwidth: Annotated[Amount | None, WRITTEN] = None
+    probed: Annotated[Index, WRITTEN] = 0
+    lost_s: Annotated[Number, WRITTEN] = 0.0
+    own_s: Annotated[Amount, WRITTEN] = 0.0
+    other_work_processors: Annotated[Amount | None, WRITTEN] = None
+    processors: Annotated[Count | None, WRITTEN] = None
+    plans: Annotated[tuple[Tried, ...], WRITTEN] = ()
 
 
-class Tuning(File):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
     """All rounds of one training."""
 
-    SCHEMA = "ddpsim.tuning/1"
-    KIND = "tuner's page"
+    SCHEMA: ClassVar = "ddpsim.tuning/1"
+    KIND: ClassVar = "tuner's page"
 
-    rounds: list[TuningRound]
+    rounds: tuple[TuningRound, ...]
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""
-        return {"schema": self.SCHEMA, **self.model_dump()}
+        found: dict[str, object] = document_of(self)
+        return found
 
 
 def is_tuning(path: str | Path) -> bool:

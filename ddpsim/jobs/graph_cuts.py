@@ -17,7 +17,7 @@ from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.operators import NARROW, Operator
-from ddpsim.workload.profile import Seconds
+from ddpsim.workload.times import Seconds
 
 FORWARD_SHARE = 0.5
 """Of the host time of one graph, what forward takes; the rest is backward's."""

@@ -16,8 +16,8 @@ from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.schedules.named import scheme_named
 from ddpsim.workload import Workload
 from ddpsim.workload.iteration_profile import IterationProfile, merge_latest
-from ddpsim.workload.profile import Seconds
 from ddpsim.workload.replayed import quantiles
+from ddpsim.workload.times import Seconds
 
 Draws = NDArray[np.int64]
 

@@ -22,7 +22,8 @@ from ddpsim.workload.devices import find_nearest
 from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage, TensorParallel
 from ddpsim.workload.parallel_linears import blocks_in, width_of
-from ddpsim.workload.profile import Phase, Seconds
+from ddpsim.workload.profile import Phase
+from ddpsim.workload.times import Seconds
 
 Span = tuple[float, float]
 """Shares of forward at which something begins and ends."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from ddpsim.errors import InputError
+from ddpsim.fields import STATED, WRITTEN, Amount, Bounds, Index, NotInFile
 from ddpsim.strict import parse_whole_number
 from ddpsim.suboptions import flag, parse_options, value
 from ddpsim.units import parse_bandwidth, parse_size, parse_time
@@ -56,14 +57,14 @@ class InputStage:
         InputError: two ways of copying at once.
     """
 
-    load_s: float = value(parse_time, 0.0, "load")
-    workers: int = value(_workers, 0)
-    copy_bytes: int = value(_bytes, 0, "copy")
-    rate_Bps: float | None = value(parse_bandwidth, None, "rate")  # noqa: N815
-    pinned: bool = flag("pinned")
-    queued: bool = flag("queued")
-    pipelined: bool = flag("pipelined")
-    in_turn: bool = False
+    load_s: Annotated[Amount, STATED] = value(parse_time, 0.0, "load")
+    workers: Annotated[Index, WRITTEN] = value(_workers, 0)
+    copy_bytes: Annotated[Index, WRITTEN] = value(_bytes, 0, "copy")
+    rate_Bps: Annotated[float | None, Bounds(gt=0, le=1e18), WRITTEN] = value(parse_bandwidth, None, "rate")  # noqa: N815
+    pinned: Annotated[bool, WRITTEN] = flag("pinned")
+    queued: Annotated[bool, WRITTEN] = flag("queued")
+    pipelined: Annotated[bool, WRITTEN] = flag("pipelined")
+    in_turn: Annotated[bool, NotInFile] = False
 
     def __post_init__(self) -> None:
         if self.queued and self.pipelined:
@@ -94,10 +95,6 @@ class InputStage:
         From memory that is not pinned one copy goes after the other, for each holds the process up.
         """
         return replace(self, load_s=ranks * self.load_s, in_turn=math.isfinite(self.limit_Bps))
-
-    def document(self) -> dict[str, Any]:
-        """Return it as a workload file has it."""
-        return {name: told for name, told in asdict(self).items() if name != "in_turn"}
 
 
 def input_stage(text: str) -> InputStage:

@@ -1,39 +1,40 @@
-"""Plan files, `ddpsim.plan/1`, as pydantic models, and the plan in one, checked against its model."""
+"""Plan files, `ddpsim.plan/1`, and the plan in one, checked against its model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Annotated, Any, ClassVar
 
 from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.caps import TorchCall
 from ddpsim.bucketing.plan import SCHEMA, check_model, custom_plan
-from ddpsim.documents import Document, File, Index, format_value, read_as
+from ddpsim.documents import format_value, read_as
 from ddpsim.errors import PlanError
+from ddpsim.fields import Bounds, Index
 from ddpsim.files import display_name, read_json
 
 _REMEDY = "make a plan file with `ddpsim plan -o plan.json`"
 
 
-class BucketEntry(Document):
+@dataclass(frozen=True, slots=True)
+class BucketEntry:
     """A bucket in a plan file: registration indices, and the limit in bytes at which it closed."""
 
-    parameters: Annotated[list[int], Field(min_length=1)]
+    parameters: Annotated[tuple[int, ...], Bounds(min_length=1)]
     limit_bytes: Index | None = None
 
 
-class PlanFile(File):
+@dataclass(frozen=True, slots=True)
+class PlanFile:
     """A whole file; people who edit one leave out `fingerprint` and `torch`."""
 
-    SCHEMA = SCHEMA
-    KIND = "plan file"
+    SCHEMA: ClassVar = SCHEMA
+    KIND: ClassVar = "plan file"
 
-    buckets: list[BucketEntry]
-    parameter_names: list[str]
+    buckets: tuple[BucketEntry, ...]
+    parameter_names: tuple[str, ...]
     fingerprint: Any = None
     torch: Any = None
 
@@ -65,7 +66,7 @@ def plan_from(document: object, parameters: Sequence[Parameter], place: str) -> 
     read = read_as(PlanFile, document, place, PlanError, _REMEDY)
     try:
         check_model(read.parameter_names, parameters)
-        plan = custom_plan(parameters, [tuple(bucket.parameters) for bucket in read.buckets])
+        plan = custom_plan(parameters, [bucket.parameters for bucket in read.buckets])
     except PlanError as error:
         error.at(place)
     return _restore_limits(plan, read, place)

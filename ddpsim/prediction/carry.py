@@ -12,9 +12,9 @@ from ddpsim.workload import Phase, Workload
 from ddpsim.workload.estimate import ModelShape, convert_to_run, estimate
 from ddpsim.workload.gpus import AchievedGpu, check_peak, gpu_of
 from ddpsim.workload.iteration_profile import paces
-from ddpsim.workload.profile import Seconds
 from ddpsim.workload.replayed import was_compiled
 from ddpsim.workload.roofline import roofline_s
+from ddpsim.workload.times import Seconds
 
 _REMEDY = "give --model, or --step package.module:function, whose operators can be counted"
 

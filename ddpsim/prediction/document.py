@@ -6,20 +6,22 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import TypeAdapter
 
 from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.assign import Bucket
 from ddpsim.bucketing.caps import TorchCall
-from ddpsim.documents import Amount, Document, Index, Number, Text, document_error, read_as
+from ddpsim.documents import read_as
 from ddpsim.doubts.doubt import Ends
 from ddpsim.errors import InputError
+from ddpsim.fields import Amount, Checked, Index, Number, Text
 from ddpsim.files import display_name, read_json
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.trace.metrics import OVER_ITERATIONS, BucketSummary, Summary
+from ddpsim.trace.metrics import OVER_ITERATIONS, Summary
+from ddpsim.trace.records import BUCKET
 
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _REMEDY = "give a file made with `ddpsim predict --json`"
@@ -27,7 +29,8 @@ _ROUNDING_S = 1e-9
 """By how much a time in a file may lie before one it follows: rounding leaves as much."""
 
 
-class PredictedBucket(Document):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedBucket:
     """Times of one bucket from the start of forward; the host may launch it before the device's forward."""
 
     index: Index
@@ -38,22 +41,24 @@ class PredictedBucket(Document):
     finished_s: Amount
     wire_s: Amount | None = None
 
-    @model_validator(mode="after")
-    def _check_order(self) -> PredictedBucket:
-        if self.finished_s < self.started_s - _ROUNDING_S:
-            what = f"its collective ends at {self.finished_s!r} s, before it starts at {self.started_s!r} s"
-            raise document_error(what, "finished_s")
-        return self
+
+def _check_order(bucket: PredictedBucket) -> PredictedBucket:
+    if bucket.finished_s < bucket.started_s - _ROUNDING_S:
+        what = f"its collective ends at {bucket.finished_s!r} s, before it starts at {bucket.started_s!r} s"
+        raise InputError(what, place="finished_s")
+    return bucket
 
 
-class PathCause(Document):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathCause:
     """What a step waits for, by cause."""
 
     cause: Text
     seconds: Amount
 
 
-class PathStretch(Document):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathStretch:
     """A stretch of the longest path, from the start of forward."""
 
     stream: Text
@@ -62,14 +67,16 @@ class PathStretch(Document):
     end_s: Amount
 
 
-class SavedBy(Document):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedBy:
     """What one per cent more of a resource saves; less than nothing where the step then takes longer."""
 
     resource: Text
     saved_s: Number
 
 
-class PredictionFile(Document):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionFile:
     """The keys of a predict document that validation reads; DDP's overhead, being a remainder, may be negative."""
 
     iteration_s: Amount
@@ -83,10 +90,10 @@ class PredictionFile(Document):
     ddp_overhead_s: Number
     optimizer_s: Amount
     world_size: Index
-    buckets: list[PredictedBucket]
-    critical_path: list[PathCause] = Field(default_factory=list)
-    critical_path_spans: list[PathStretch] = Field(default_factory=list)
-    sensitivities: list[SavedBy] = Field(default_factory=list)
+    buckets: tuple[Annotated[PredictedBucket, Checked(_check_order)], ...]
+    critical_path: tuple[PathCause, ...] = ()
+    critical_path_spans: tuple[PathStretch, ...] = ()
+    sensitivities: tuple[SavedBy, ...] = ()
 
 
 def flat(document: Mapping[str, object]) -> dict[str, object]:
@@ -142,7 +149,8 @@ _Buckets = tuple[tuple[tuple[int, ...], int | None], ...]
 _READ = TypeAdapter(tuple[Summary, _Buckets, TorchCall, float, float, float, tuple[Ends, ...], float | None])
 
 
-class _Figures(Document):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figures:
     """What a prediction that is read takes from its document as it stands."""
 
     topology: Text
@@ -154,7 +162,7 @@ class _Figures(Document):
     clipping_s: Amount | None
     scaling_efficiency: Amount
     hidden_comm_cost_s: Amount | None
-    notes: list[str]
+    notes: tuple[str, ...]
 
 
 def read_fields(document: Mapping[str, Any] | str, run: SimulatedRun | None) -> dict[str, Any]:
@@ -169,7 +177,7 @@ def read_fields(document: Mapping[str, Any] | str, run: SimulatedRun | None) -> 
         read_as(_Figures, said, "document", InputError, _AGAIN)
         if said["memory"] is not None:
             Memory.from_document(said["memory"])
-        own = [{each.name: bucket[each.name] for each in fields(BucketSummary)} for bucket in said["buckets"]]
+        own = [{name: bucket[name] for name in (*BUCKET, "skew_s")} for bucket in said["buckets"]]
         over = {name: said["iterations"][name] for name in OVER_ITERATIONS}
         counted = {each.name: said.get(each.name) for each in fields(Summary)} | over | {"buckets": own}
         banded = (said[name] for name in ("local_s", "iteration_low_s", "iteration_high_s"))

@@ -8,8 +8,8 @@ from ddpsim.charts.model import StackedBar
 from ddpsim.charts.timeline import BROADCAST, TimelineStep, timeline_from_document
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
-from ddpsim.explaining.seen import SeenRank
-from ddpsim.explaining.splits import MedianSplit
+from ddpsim.explaining.ranks import TracedRank
+from ddpsim.explaining.splits import CollectiveSummary
 from ddpsim.explaining.tables import CHANGES, COLLECTIVES, PARTS, RANKS, describe_collective_times
 from ddpsim.planning.worth import format_gain
 from ddpsim.report.assumptions import doubt_tables
@@ -91,8 +91,8 @@ def _list_since(since: RunComparison | None) -> tuple[Table, ...]:
 
 def _step(found: Explanation) -> str:
     traced, told = found.traced, found.foretold
-    band = f"{format_time(traced.low_s)} to {format_time(traced.high_s)}"
-    said = f"A traced step takes {format_time(traced.step_s)} ({band}), bound by {_name_bound(found)}"
+    band = f"{format_time(traced.iteration_low_s)} to {format_time(traced.iteration_high_s)}"
+    said = f"A traced step takes {format_time(traced.iteration_s)} ({band}), bound by {_name_bound(found)}"
     if found.profiler_s is not None:
         said += f"; {format_time(found.profiler_s)} of it is the profiler's"
     if told is None:
@@ -146,7 +146,9 @@ def _advice(found: Explanation) -> tuple[Table, ...]:
 
 def _bars(found: Explanation) -> tuple[StackedBar, ...]:
     traced, told = found.traced, found.foretold
-    bars = [StackedBar("traced", _select_drawn(list(traced.parts.items())), traced.low_s, traced.high_s)]
+    bars = [
+        StackedBar("traced", _select_drawn(list(found.parts.items())), traced.iteration_low_s, traced.iteration_high_s)
+    ]
     if told is not None:
         bars.append(
             StackedBar(
@@ -173,16 +175,16 @@ def _collectives(found: Explanation) -> tuple[Table, ...]:
         return ()
     bound = "One rank alone: waiting is the least and the wire the most that they may be."
     several = not all(split.bound for split in found.splits)
-    times = describe_collective_times(found.traced.rank, several=several)
+    times = describe_collective_times(found.lead, several=several)
     note = f"{'' if several else f'{bound} '}{times[:1].upper()}{times[1:]}."
     said = f"{note} {found.buckets[:1].upper()}{found.buckets[1:]}." if found.buckets else note
     return (Table(COLLECTIVES, found.tables()[COLLECTIVES].first(MOST_ROWS), said),)
 
 
 def _timeline(found: Explanation) -> tuple[TimelineChart, ...]:
-    counts = tuple(split.parameters or None for split in found.splits)
+    counts = tuple(len(split.parameters) or None for split in found.splits)
     lives = tuple(_life(split) for split in found.splits)
-    steps = [TimelineStep("traced", found.traced.step_s, _phases(found), lives, counts)]
+    steps = [TimelineStep("traced", found.traced.iteration_s, _phases(found), lives, counts)]
     if found.foretold is not None:
         prediction = found.foretold.prediction
         steps.append(timeline_from_document(prediction.document(), "predicted", prediction.critical_path.spans))
@@ -191,7 +193,7 @@ def _timeline(found: Explanation) -> tuple[TimelineChart, ...]:
 
 
 def _phases(found: Explanation) -> tuple[tuple[str, float, float], ...]:
-    parts, step_s = found.traced.parts, found.traced.step_s
+    parts, step_s = found.parts, found.traced.iteration_s
     broadcast = parts["buffer_broadcast_s"]
     forward = broadcast + parts["forward_s"]
     ready = max((split.ready_s for split in found.splits), default=0.0)
@@ -207,8 +209,8 @@ def _phases(found: Explanation) -> tuple[tuple[str, float, float], ...]:
     return tuple(phase for phase in phases if phase[2] > phase[1])
 
 
-def _life(split: MedianSplit) -> BucketTimes:
-    wire_s = max(split.started_s, split.finished_s - split.wire_s)
+def _life(split: CollectiveSummary) -> BucketTimes:
+    wire_s = max(split.started_s, split.finished_s - split.on_wire_s)
     return BucketTimes(
         index=split.index,
         size_bytes=split.size_bytes or 0,
@@ -249,6 +251,6 @@ def _traces(found: Explanation) -> Table:
     return Table("Traces", ResultTable(header, rows, frozenset({1, 2, 3})), note)
 
 
-def _trace(rank: SeenRank, offset_s: float) -> tuple[str, ...]:
+def _trace(rank: TracedRank, offset_s: float) -> tuple[str, ...]:
     moved = f"{offset_s * 1e3:+.3f} ms" if offset_s else "as it is"
-    return str(rank.rank), rank.place, rank.kind, rank.device, str(len(rank.steps)), moved
+    return str(rank.rank), rank.place, rank.kind, rank.device, str(len(rank.iterations)), moved

@@ -27,9 +27,9 @@ from ddpsim.trace.records import (
     HOST,
     PEER_COPY,
     BucketTimes,
+    CollectiveTimes,
     Gradient,
     Iteration,
-    LayerTimes,
     PartTimes,
     PathSpan,
     communication_stream,
@@ -88,14 +88,20 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
             )
             for device, name, (begun, ended) in nodes.parts
         ),
-        layers=tuple(
-            LayerTimes(
+        others=tuple(
+            CollectiveTimes(
+                index=index,
                 operation=Operation(each.operation),
                 size_bytes=each.size_bytes,
+                ready_s=times.begin[node],
+                launched_s=times.begin[node],
                 started_s=times.begin[node],
                 finished_s=end[node],
+                own=False,
             )
-            for node, each in ((one.sent, graph.collectives[one.sent]) for one in nodes.layers)
+            for index, (node, each) in enumerate(
+                ((one.sent, graph.collectives[one.sent]) for one in nodes.layers), len(nodes.messages)
+            )
         ),
     )
 

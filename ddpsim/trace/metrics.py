@@ -6,13 +6,15 @@ The same for simulated and measured traces, so that a prediction and a run are c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median
+from typing import Any, TypeVar
 
 from ddpsim.errors import TraceError
 from ddpsim.trace.cycles import cycles, follows_schedule, leaves_layers_out, period_steps
-from ddpsim.trace.records import BucketTimes, Iteration, Span, Trace
+from ddpsim.trace.records import BUCKET, BucketTimes, CollectiveTimes, Iteration, Span, Trace
 
+Collective = TypeVar("Collective", bound=CollectiveTimes)
 Interval = tuple[float, float]
 """Start and end in seconds."""
 
@@ -27,7 +29,7 @@ def overlap_ratio(trace: Trace, rank: int) -> float | None:
     if trace.world_size == 1:
         return None
     iterations = trace.of_rank(rank)
-    held_up = any(it.held_up_s > 0 or it.layers for it in iterations)
+    held_up = any(it.held_up_s > 0 or it.others for it in iterations)
     kernels = [] if held_up else [span for span in trace.spans if span.rank == rank and span.kernel]
     communication = union((span.start_s, span.end_s) for span in kernels if is_collective(span))
     if communication:
@@ -107,6 +109,60 @@ STATISTICS = ("median", "mean", "median of cycle means")
 either of two values; those of a cycle of accumulated gradients do too, and a cycle's mean is one period."""
 
 
+def parts_of(it: Iteration) -> dict[str, float]:
+    """Return the parts of an iteration as a profiler's trace has them, by name: with those of its `waits_s`."""
+    told = {part: getattr(it, part) for part in PARTS}
+    return {**told, INPUT: it.input_s or 0.0, **it.waits_s}
+
+
+def complete_parts(parts: Mapping[str, float], step_s: float) -> dict[str, float]:
+    """Return parts that are not negative and sum to the step: what they are short of it is DDP's overhead.
+
+    Stamps of two clocks may overlap a little, and what is counted twice is taken off the largest part.
+    """
+    found = {part: max(0.0, seconds) for part, seconds in parts.items() if part != "ddp_overhead_s"}
+    left_s = step_s - sum(found.values())
+    found["ddp_overhead_s"] = max(0.0, left_s)
+    while left_s < 0:
+        largest = max(found, key=lambda part: found[part])
+        taken_s = min(found[largest], -left_s)
+        found[largest] -= taken_s
+        left_s = left_s + taken_s if taken_s > 0 else 0.0
+    return found
+
+
+def part_fields(parts: Mapping[str, float]) -> dict[str, Any]:
+    """Return parts, those of collectives that are not DDP's among them, as the fields of an `Iteration`."""
+    named = {part: seconds for part, seconds in parts.items() if part in (*PARTS, INPUT) and part != "ddp_overhead_s"}
+    waits_s = {part: seconds for part, seconds in parts.items() if part not in (*PARTS, INPUT)}
+    return {**named, "overhead_s": parts["ddp_overhead_s"], "waits_s": waits_s}
+
+
+def bound_wires(iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Return iterations of one rank with the most that each collective can have been on the wire, by `wire_s`.
+
+    One rank cannot see when the last one came. The wire is taken to be as fast, in bytes a second, as in the fastest
+    collective of the same operation, buckets apart; what one takes beyond that is waiting. Both are bounds: the true
+    time on the wire is at most as long where one of the collectives met no wait.
+    """
+    rates: dict[tuple[str, bool], float] = {}
+    for it in iterations:
+        for each in it.collectives:
+            if each.size_bytes and each.finished_s > each.started_s:
+                kind = each.operation, bool(each.parameters)
+                rates[kind] = max(rates.get(kind, 0.0), each.size_bytes / (each.finished_s - each.started_s))
+
+    def bound(each: Collective) -> Collective:
+        rate = rates.get((each.operation, bool(each.parameters)))
+        if not (rate and each.size_bytes):
+            return replace(each, wire_s=each.started_s)
+        return replace(each, wire_s=max(each.started_s, each.finished_s - each.size_bytes / rate))
+
+    return [
+        replace(it, buckets=tuple(map(bound, it.buckets)), others=tuple(map(bound, it.others))) for it in iterations
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketSummary(BucketTimes):
     """Holds one bucket's times on rank 0: medians over iterations, in seconds from the start of forward.
@@ -119,7 +175,7 @@ class BucketSummary(BucketTimes):
 
     def document(self) -> dict[str, object]:
         """Return the bucket as JSON values."""
-        return {**asdict(self), "parameters": list(self.parameters)}
+        return {**{name: getattr(self, name) for name in (*BUCKET, "skew_s")}, "parameters": list(self.parameters)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +196,7 @@ class Summary:
         iterations: periods that were counted.
         input_s: of the breakdown, how long forward waited for its batch; None where loading data is no part of it.
         layer_comm_s: of the breakdown, how long layers waited for messages of their own; None where they have none.
+        waits_s: of the breakdown, as in `Iteration`; None where no trace of a profiler has any.
         buckets: in launch order; empty under a noop hook or at no synchronised iteration.
     """
 
@@ -160,6 +217,7 @@ class Summary:
     buckets: tuple[BucketSummary, ...]
     input_s: float | None = None
     layer_comm_s: float | None = None
+    waits_s: Mapping[str, float] | None = None
 
     def __repr__(self) -> str:
         took = f"{self.iteration_s * 1e3:.4g} ms an iteration"
@@ -169,16 +227,16 @@ class Summary:
         """Return the summary as JSON values."""
         buckets = [bucket.document() for bucket in self.buckets]
         document = {**asdict(self), "buckets": buckets}
-        for part in (INPUT, LAYERS):
+        for part in (INPUT, LAYERS, "waits_s"):
             if document[part] is None:
                 del document[part]
         return document
 
     @property
     def parts(self) -> dict[str, float]:
-        """The breakdown by its keys, which sum to `iteration_s`: `PARTS`, and the seventh and eighth that there are."""
+        """The breakdown by its keys, which sum to `iteration_s`: `PARTS`, and those of the others that there are."""
         found = {part: getattr(self, part) for part in (INPUT, *PARTS, LAYERS)}
-        return {part: seconds for part, seconds in found.items() if seconds is not None}
+        return {part: seconds for part, seconds in (found | dict(self.waits_s or {})).items() if seconds is not None}
 
 
 def summarise(trace: Trace) -> Summary:
@@ -240,16 +298,21 @@ def _middle(groups: Sequence[Sequence[Iteration]]) -> list[Iteration]:
     return [it for group in ordered[cut : len(ordered) - cut] for it in group]
 
 
-def _breakdown(middle: Sequence[Iteration], iteration_s: float) -> tuple[dict[str, float], float]:
+def _breakdown(middle: Sequence[Iteration], iteration_s: float) -> tuple[dict[str, Any], float]:
     """Return the parts, means over `middle`, scaled to sum to `iteration_s`, and by how much."""
     parts = {part: fmean(getattr(it, part) for it in middle) for part in PARTS}
     for part in (INPUT, LAYERS):
         if waits := [seconds for it in middle if (seconds := getattr(it, part)) is not None]:
             parts[part] = sum(waits) / len(middle)
-    total = sum(parts.values())
+    waiting = sorted({part for it in middle for part in it.waits_s})
+    waits_s = {part: fmean(it.waits_s.get(part, 0.0) for it in middle) for part in waiting}
+    total = sum((*parts.values(), *waits_s.values()))
     scale = iteration_s / total if total > 0 else 1.0
-    scaled = {part: seconds * scale for part, seconds in parts.items()}
-    return {**scaled, "ddp_overhead_s": iteration_s - sum(scaled.values()) + scaled["ddp_overhead_s"]}, scale
+    scaled: dict[str, Any] = {part: seconds * scale for part, seconds in parts.items()}
+    waits_s = {part: seconds * scale for part, seconds in waits_s.items()}
+    if all(it.overhead_s is None for it in middle):
+        scaled["ddp_overhead_s"] += iteration_s - sum((*scaled.values(), *waits_s.values()))
+    return {**scaled, "waits_s": waits_s or None}, scale
 
 
 def exposed_skew_s(iteration: Iteration, arrived: Mapping[tuple[int, int], float]) -> float | None:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Self
 
+from ddpsim.fields import MOST_ITEMS, STATED, Bounds, NotInFile, Parsed, Rows
 from ddpsim.operations import Operation
 
 HOST = "host"
@@ -31,7 +32,7 @@ COPY_OUT = "copy_out"
 WAIT = "wait"
 ALLREDUCE = "nccl:all_reduce"
 BROADCAST = "nccl:broadcast"
-COLLECTIVES: Mapping[Operation, str] = {
+COLLECTIVES: Mapping[str, str] = {
     Operation.ALLREDUCE: ALLREDUCE,
     Operation.REDUCE_SCATTER: "nccl:reduce_scatter",
     Operation.ALL_GATHER: "nccl:all_gather",
@@ -55,6 +56,15 @@ def compute_stream(device: int) -> str:
 def communication_stream(index: int) -> str:
     """Return the name of the `index`-th communication stream of a rank."""
     return f"communication {index}"
+
+
+_MOST = 1 << 63
+"""No time, count or size is as large."""
+Whole = Annotated[int, Bounds(gt=-_MOST, lt=_MOST)]
+Moment = Annotated[float, Bounds(gt=-_MOST, lt=_MOST)]
+"""Seconds: when, or how long."""
+_Registered = Annotated[int, Bounds(ge=0, lt=MOST_ITEMS)]
+"""The place of a parameter, or of a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,46 +93,51 @@ class Span:
 class Gradient:
     """Says of one gradient when its hook fired on the host, and when it existed on the device."""
 
-    parameter: int
-    hook_s: float
-    ready_s: float
-
-
-MOMENTS = ("ready_s", "launched_s", "started_s", "wire_s", "finished_s", "written_s")
-"""Fields of `BucketTimes` that are times, one after another."""
+    parameter: _Registered
+    hook_s: Moment
+    ready_s: Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketTimes:
-    """These moments are the life of one bucket in one iteration of one rank.
+class CollectiveTimes:
+    """These moments are the life of one collective in one iteration of one rank.
 
     They are on the trace's clock, or, of a step that is summarised or drawn, from the start of its forward.
 
     Attributes:
         index: place in launch order.
-        size_bytes: gradient bytes in it.
-        parameters: registration indices; empty where a step that is drawn does not name them.
-        ready_s: its last gradient was complete on the device.
-        launched_s: the host handed the collective to the backend.
-        started_s: the collective began on this rank (it may then wait for peers).
+        size_bytes: bytes of it; None where a trace does not say.
+        parameters: whose gradients are in it; empty where it is no bucket, and where a step that is drawn does not name
+            them. Registration indices, or places in the order of arrival where a trace tells no others.
+        ready_s: what it sends was complete on the device.
+        launched_s: the host handed it to the backend.
+        started_s: it began on this rank (it may then wait for peers).
         wire_s: the last rank had arrived, so that bytes could move; None where unknown.
-        finished_s: the collective ended on this rank.
-        written_s: gradients were usable by the optimizer (copied out where a copy is made).
-        operation: of the process group, that carried it.
-        device: of a rank that has several, number of the one whose gradients they are.
+        finished_s: it ended on this rank.
+        operation: of the process group, that carried it; as torch names it in a profiler's trace.
+        own: it is DDP's or the sharding's, not one that a layer or the loop makes.
+        ranks: that take part; None where nobody says.
+        name, group: of the call and its process group, where a trace names them.
     """
 
-    index: int
-    size_bytes: int
-    parameters: tuple[int, ...]
-    ready_s: float
-    launched_s: float
-    started_s: float
-    wire_s: float | None
-    finished_s: float
-    written_s: float
-    operation: Operation = Operation.ALLREDUCE
-    device: int = 0
+    index: Whole
+    size_bytes: int | None
+    parameters: tuple[_Registered, ...] = ()
+    ready_s: Moment
+    launched_s: Moment
+    started_s: Moment
+    wire_s: Moment | None = None
+    finished_s: Moment
+    operation: str
+    own: Annotated[bool, NotInFile] = True
+    ranks: Annotated[int | None, NotInFile] = None
+    name: Annotated[str, NotInFile] = ""
+    group: Annotated[str, NotInFile] = ""
+
+    @property
+    def arrived_s(self) -> float:
+        """When the rank had all it needs for it: before it began, so that this holds nothing of other ranks."""
+        return min(max(self.ready_s, self.launched_s), self.finished_s)
 
     @property
     def moving_s(self) -> float:
@@ -144,27 +159,40 @@ class BucketTimes:
         """How long its bytes moved."""
         return self.finished_s - self.moving_s
 
-    def after(self, start_s: float) -> BucketTimes:
-        """Return the bucket with its moments from `start_s` on."""
-        moments = {name: getattr(self, name) for name in MOMENTS}
-        moved: dict[str, Any] = {name: None if at is None else at - start_s for name, at in moments.items()}
+    def is_of_all(self, world_size: int | None) -> bool:
+        """Whether all ranks of the run take part, as far as the trace says; in DDP's and the sharding's all do."""
+        return self.own or self.ranks is None or self.ranks == world_size
+
+    def shift(self, offset_s: float) -> Self:
+        """Return it on a clock that is `offset_s` ahead."""
+        moments = {name: at for name in MOMENTS if (at := getattr(self, name, None)) is not None}
+        moved: dict[str, Any] = {name: at + offset_s for name, at in moments.items()}
         return replace(self, **moved)
 
 
+MOMENTS = ("ready_s", "launched_s", "started_s", "wire_s", "finished_s", "written_s")
+"""Fields of `BucketTimes` that are times, one after another."""
+
+BUCKET = ("index", "size_bytes", "parameters", *MOMENTS, "operation", "device")
+"""Fields of `BucketTimes` that are written: the others say nothing of a bucket."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTimes:
-    """These moments are of a message inside a layer, for which its computation waits.
+class BucketTimes(CollectiveTimes):
+    """A collective whose bytes are gradients.
 
     Attributes:
-        operation, size_bytes: of it.
-        started_s: this rank had come.
-        finished_s: it ended.
+        size_bytes: of its gradients.
+        written_s: gradients were usable by the optimizer (copied out where a copy is made).
+        device: of a rank that has several, number of the one whose gradients they are.
     """
 
-    operation: Operation
-    size_bytes: int
-    started_s: float
-    finished_s: float
+    size_bytes: Whole
+    parameters: tuple[_Registered, ...]
+    wire_s: Moment | None
+    written_s: Moment
+    operation: Annotated[str, Parsed(Operation, str)] = Operation.ALLREDUCE
+    device: _Registered = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,10 +205,14 @@ class PartTimes:
         started_s, finished_s: when.
     """
 
-    device: int
+    device: _Registered
     name: str
-    started_s: float
-    finished_s: float
+    started_s: Moment
+    finished_s: Moment
+
+
+PHASES = ("input", "forward", "backward", "optimizer", "hooks")
+"""What a rank does by itself in an iteration; `hooks` is what DDP's own work takes of its host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,26 +228,37 @@ class Iteration:
     `layer_comm_s` is how long layers waited for their own messages, as those of tensor parallelism, an eighth part;
     None where they have none. `parts` are what each device did of a rank that has several, which compute in turn:
     times of other parts, on the clock of all; empty of a rank with one.
+
+    `others` are the collectives that are no bucket: of layers, of a sharding, of the loop. Of a profiler's trace
+    `overhead_s` is `ddp_overhead_s`, told by itself, and `waits_s` are more parts of the step, by names as
+    `all_to_all_s`: how long it did nothing but wait for collectives that are not DDP's. `host_s` and `device_s` are
+    what host and device worked by phase (`PHASES`), waits left out; empty where the parts say it. `whole` is False of
+    a last step whose end nobody saw.
     """
 
-    rank: int
-    index: int
-    start_s: float
-    end_s: float
-    forward_s: float
-    backward_compute_s: float
-    exposed_comm_s: float
-    buffer_broadcast_s: float
-    optimizer_s: float
-    held_up_s: float = 0.0
-    input_s: float | None = None
+    rank: Whole
+    index: Whole
+    start_s: Moment
+    end_s: Moment
+    forward_s: Moment
+    backward_compute_s: Moment
+    exposed_comm_s: Moment
+    buffer_broadcast_s: Moment
+    optimizer_s: Moment
+    held_up_s: Moment = 0.0
+    input_s: Moment | None = None
     synced: bool = True
     stepped: bool = True
-    buckets: tuple[BucketTimes, ...] = ()
-    gradients: tuple[Gradient, ...] = ()
-    layer_comm_s: float | None = None
-    layers: tuple[LayerTimes, ...] = ()
+    buckets: Annotated[tuple[BucketTimes, ...], STATED] = ()
+    gradients: Annotated[tuple[Gradient, ...], Rows(), STATED] = ()
+    layer_comm_s: Moment | None = None
+    others: Annotated[tuple[CollectiveTimes, ...], NotInFile] = ()
     parts: tuple[PartTimes, ...] = ()
+    overhead_s: Annotated[float | None, NotInFile] = None
+    waits_s: Annotated[Mapping[str, float], NotInFile] = field(default_factory=dict)
+    host_s: Annotated[Mapping[str, float], NotInFile] = field(default_factory=dict)
+    device_s: Annotated[Mapping[str, float], NotInFile] = field(default_factory=dict)
+    whole: Annotated[bool, NotInFile] = True
 
     def __repr__(self) -> str:
         what = f"{len(self.buckets)} buckets, {len(self.gradients)} gradients"
@@ -229,6 +272,8 @@ class Iteration:
     @property
     def ddp_overhead_s(self) -> float:
         """What the other parts leave."""
+        if self.overhead_s is not None:
+            return self.overhead_s
         return (
             self.iteration_s
             - self.forward_s
@@ -238,7 +283,41 @@ class Iteration:
             - self.optimizer_s
             - (self.input_s or 0.0)
             - (self.layer_comm_s or 0.0)
+            - sum(self.waits_s.values())
         )
+
+    @property
+    def collectives(self) -> tuple[CollectiveTimes, ...]:
+        """Its buckets and all other collectives in launch order."""
+        return tuple(sorted((*self.buckets, *self.others), key=lambda each: each.index))
+
+    def own_s(self, phase: str) -> float:
+        """Return what the rank itself took for a phase: the longer of host and device, which work at once."""
+        return max(self.host_s.get(phase, 0.0), self.device_s.get(phase, 0.0))
+
+    def shift(self, offset_s: float) -> Iteration:
+        """Return it on a clock that is `offset_s` ahead."""
+        if not offset_s:
+            return self
+
+        def moved(each: Any) -> Any:
+            return replace(each, **{name: getattr(each, name) + offset_s for name in _ENDS[type(each)]})
+
+        ends: Iteration = moved(self)
+        return replace(
+            ends,
+            buckets=tuple(each.shift(offset_s) for each in self.buckets),
+            others=tuple(each.shift(offset_s) for each in self.others),
+            gradients=tuple(map(moved, self.gradients)),
+            parts=tuple(map(moved, self.parts)),
+        )
+
+
+_ENDS = {
+    Iteration: ("start_s", "end_s"),
+    Gradient: ("hook_s", "ready_s"),
+    PartTimes: ("started_s", "finished_s"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +395,7 @@ def _phases(it: Iteration) -> Iterator[Span]:
     forward = it.start_s + (it.input_s or 0.0) + it.buffer_broadcast_s
     backward_end = max((g.ready_s for g in it.gradients), default=forward + it.forward_s + it.backward_compute_s)
     forward_end = forward + it.forward_s + it.held_up_s
-    for layer in it.layers:
+    for layer in it.others:
         if layer.started_s < forward_end:
             forward_end += layer.finished_s - layer.started_s
     if it.input_s is not None:
@@ -351,7 +430,7 @@ def _collectives(it: Iteration, backend: str) -> Iterator[Span]:
         yield _span(it, where, name, bucket.started_s, bucket.finished_s, backend=backend, **args)
         if bucket.written_s > bucket.finished_s:
             yield _span(it, compute_stream(bucket.device), COPY_OUT, bucket.finished_s, bucket.written_s, kernel=False)
-    for layer in it.layers:
+    for layer in it.others:
         name, size_bytes = COLLECTIVES[layer.operation], layer.size_bytes
         yield _span(it, LAYERS, name, layer.started_s, layer.finished_s, backend=backend, size_bytes=size_bytes)
 

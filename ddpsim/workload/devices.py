@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import FrozenParameter
 from ddpsim.errors import WorkloadError
+from ddpsim.fields import WRITTEN, Amount, Index, Key, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +29,10 @@ class DevicePart:
         sent_bytes: of the activations that the next device gets, whose gradient is as large; 0 of the last.
     """
 
-    device: str
-    host_s: float
-    device_s: float
-    sent_bytes: int = 0
-
-    def document(self) -> dict[str, object]:
-        """Return it as a workload's file has it."""
-        until = {"host": self.host_s, "device": self.device_s}
-        return {"device": self.device, "forward_until_s": until, "sent_bytes": self.sent_bytes}
+    device: Text
+    host_s: Annotated[Amount, Key(("forward_until_s", "host"))]
+    device_s: Annotated[Amount, Key(("forward_until_s", "device"))]
+    sent_bytes: Annotated[Index, WRITTEN] = 0
 
 
 class NamedOnDevice(Protocol):

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from ddpsim import shipped
-from ddpsim.bucketing import Parameter
-from ddpsim.bucketing.assign import FrozenParameter
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
 from ddpsim.files.compiled import read_compiled
-from ddpsim.options.input_stage import InputStage
-from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Seconds, Workload
-
-if TYPE_CHECKING:
-    from ddpsim.workload.schema import WorkloadFile
+from ddpsim.workload.profile import Workload
 
 _TIMED = "timed "
 """How the file marks a device whose pace layers that sleep keep."""
 _REMEDY = "make the file again with `python -m ddpexec capture` or `ddpsim workload import`"
-_PHASES = ("forward", "backward", "optimizer")
-_OPTIONAL = ("activations_bytes", "optimizer_kind", "autocast_dtype")
-_AS_THEY_ARE = (
-    "name", "precision", "batch_size", "threads", "estimated", "gradient_hook_s", "gradient_ready_s", "provenance",
-    "arithmetic_share", "ranks", "sequence_length", *_OPTIONAL,
-)  # fmt: skip
-"""Fields of a workload that its file has as they are."""
 
 
 RECORDED = "recorded"
@@ -122,71 +107,12 @@ def save_workload(workload: Workload, path: str | Path) -> None:
     write_whole(path, encode_text(json_text(workload_document(workload)), path))
 
 
-def workload_document(workload: Workload) -> dict[str, object]:
+def workload_document(workload: Workload) -> dict[str, Any]:
     """Return `workload` as the JSON document `ddpsim.workload/1`."""
-    from ddpsim.workload.schema import WorkloadFile
+    from ddpsim.documents import document_of
 
-    return {
-        "schema": WorkloadFile.SCHEMA,
-        "name": workload.name,
-        "device": workload.device_label,
-        "precision": workload.precision,
-        "batch_size": workload.batch_size,
-        "threads": workload.threads,
-        "estimated": workload.estimated,
-        "parameters": [
-            {"name": p.name, "shape": list(p.shape), "dtype": p.dtype, "device": p.device, "sparse": p.sparse}
-            for p in workload.parameters
-        ],
-        "buffers": [
-            {
-                "name": b.name,
-                "shape": list(b.shape),
-                "dtype": b.dtype,
-                **({} if b.device is None else {"device": b.device}),
-            }
-            for b in workload.buffers
-        ],
-        **{
-            phase: {
-                "host_s": getattr(workload, phase).host_s.tolist(),
-                "device_s": getattr(workload, phase).device_s.tolist(),
-            }
-            for phase in _PHASES
-        },
-        "gradient_hook_s": nullable(workload.gradient_hook_s),
-        "gradient_ready_s": nullable(workload.gradient_ready_s),
-        "synchronises": list(workload.synchronises),
-        "arithmetic_share": workload.arithmetic_share,
-        **({} if workload.ranks == 1 else {"ranks": workload.ranks}),
-        **_optional_fields(workload),
-        "provenance": dict(workload.provenance),
-    }
-
-
-def _optional_fields(workload: Workload) -> dict[str, object]:
-    """Return what only some workloads know."""
-    from ddpsim.workload.schema import operators_document
-
-    known: dict[str, object] = {}
-    if (use := workload.forward_use_s) is not None:
-        host, device = nullable(np.array([use.host_s, use.device_s]))
-        known["forward_use_s"] = {"host": host, "device": device}
-    known |= {key: told for key in _OPTIONAL if (told := getattr(workload, key)) is not None}
-    if workload.input_stage is not None:
-        known["input_stage"] = workload.input_stage.document()
-    if workload.sequence_length is not None:
-        known["sequence_length"] = workload.sequence_length
-    if workload.frozen:
-        known["frozen"] = [
-            {"name": p.name, "shape": list(p.shape), "dtype": p.dtype, "device": p.device, "before": p.before}
-            for p in workload.frozen
-        ]
-    if workload.devices:
-        known["devices"] = [part.document() for part in workload.devices]
-    if workload.operators is not None:
-        known["operators"] = operators_document(workload.operators)
-    return known
+    found: dict[str, Any] = document_of(replace(workload, device=workload.device_label))
+    return found
 
 
 def workload_from(document: object, place: str) -> Workload:
@@ -196,38 +122,13 @@ def workload_from(document: object, place: str) -> Workload:
         WorkloadError: another schema, a key missing or of the wrong kind, shapes that disagree.
     """
     from ddpsim.documents import read_as
-    from ddpsim.workload.schema import WorkloadFile
 
-    read = read_as(WorkloadFile, document, place, WorkloadError, _REMEDY)
-    try:
-        return _workload(read)
-    except WorkloadError as error:
-        error.at(place)
-
-
-def _workload(read: WorkloadFile) -> Workload:
-    from ddpsim.workload.schema import operators_from
-
-    phases: dict[str, Any] = {}
-    for phase in _PHASES:
-        found = getattr(read, phase)
-        phases[phase] = Phase(found.host_s, found.device_s)
-    return Workload(
-        device=read.device.removeprefix(_TIMED),
-        timed=read.device.startswith(_TIMED),
-        **{key: getattr(read, key) for key in _AS_THEY_ARE},
-        **phases,
-        parameters=tuple(Parameter(p.name, tuple(p.shape), p.dtype, p.device, p.sparse) for p in read.parameters),
-        buffers=tuple(Buffer(b.name, tuple(b.shape), b.dtype, b.device) for b in read.buffers),
-        synchronises=tuple(read.synchronises),
-        forward_use_s=None if (use := read.forward_use_s) is None else ForwardUse(use.host, use.device),
-        input_stage=None if read.input_stage is None else InputStage(**dict(read.input_stage)),
-        operators=operators_from(read.operators, len(read.parameters), len(read.frozen)),
-        frozen=tuple(FrozenParameter(p.name, tuple(p.shape), p.dtype, p.device, before=p.before) for p in read.frozen),
-        devices=tuple(each.part() for each in read.devices),
-    )
-
-
-def nullable(times: Seconds) -> list[list[float | None]]:
-    """Return a table of times as JSON, with null for NaN."""
-    return [[None if value != value else value for value in row] for row in times.tolist()]
+    read = read_as(Workload, document, place, WorkloadError, _REMEDY)
+    if read.operators is not None:
+        try:
+            read.operators.check(len(read.parameters), len(read.frozen))
+        except WorkloadError as error:
+            error.at(place)
+    if not read.device.startswith(_TIMED):
+        return read
+    return replace(read, device=read.device.removeprefix(_TIMED), timed=True)

@@ -25,7 +25,8 @@ from ddpsim.bucketing.drop import DropPlan
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import PHASES
-from ddpsim.workload.profile import ForwardUse, Seconds
+from ddpsim.workload.profile import ForwardUse
+from ddpsim.workload.times import Seconds
 
 BUSY_THROUGHOUT = 0.97
 """Share of busy time in backward from which on the device counts as never idle; timer resolution takes the rest."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Annotated
 
-Product = tuple[int, int, int, int]
+from ddpsim.errors import WorkloadError
+from ddpsim.fields import STATED, WRITTEN, Amount, Bounds, Checked, Columns, Count, Index, OneOf, Text
+
+Product = tuple[Count, Count, Count, Count]
 """How many products of matrices, and rows, columns and depth of each."""
 
+KINDS = ("conv", "grouped_conv", "gemm", "memory")
 TERMS = ("products", "convolutions", "attention", "norms", "softmax", "loss", "casts", "dropout", "pointwise")
 """What eager mode's kernels are counted as; `pointwise` is all else."""
 
@@ -34,17 +39,18 @@ class Operator:
         heads: of attention that is one kernel, of its queries; 0 of all else, and where they are not known.
     """
 
-    kind: str
-    flops: float
-    traffic_bytes: float
-    fp32: bool = False
-    gradients: tuple[int, ...] = ()
-    fixed_bytes: float = 0.0
-    fused_bytes: float = 0.0
-    term: str = ""
+    kind: Annotated[str, OneOf(KINDS)]
+    flops: Annotated[float, Bounds(ge=0, le=1e21)]
+    traffic_bytes: Amount
+    _: KW_ONLY
+    fixed_bytes: Annotated[Amount, STATED] = 0.0
+    fp32: Annotated[bool, STATED] = False
+    fused_bytes: Amount = 0.0
+    term: Annotated[str, OneOf(("", *TERMS))] = ""
     product: Product | None = None
-    edge_bytes: float = 0.0
-    heads: int = 0
+    edge_bytes: Amount = 0.0
+    heads: Index = 0
+    gradients: tuple[Index, ...] = ()
 
     def times(self, factor: float) -> Operator:
         """Return the operator of a batch `factor` times as large."""
@@ -58,6 +64,17 @@ class Operator:
             edge_bytes=self.edge_bytes * factor,
             product=self.product and _grow(self.product, factor, self.fixed_bytes),
         )
+
+
+def _fix_rounding(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """Return operators of which no more is fixed than they move, whatever rounding left in a file."""
+    return tuple(
+        each if each.fixed_bytes <= each.traffic_bytes else replace(each, fixed_bytes=each.traffic_bytes)
+        for each in operators
+    )
+
+
+Launches = Annotated[tuple[Operator, ...], Checked(_fix_rounding), Columns()]
 
 
 def _grow(product: Product, factor: float, fixed_bytes: float) -> Product:
@@ -95,11 +112,11 @@ class Activations:
         amp_fixed_bytes: of `amp_bytes`, likewise.
     """
 
-    narrow_bytes: int
-    wide_bytes: int
-    amp_bytes: int | None = None
-    fixed_bytes: int = 0
-    amp_fixed_bytes: int = 0
+    narrow_bytes: Index
+    wide_bytes: Index
+    amp_bytes: Annotated[Index | None, WRITTEN] = None
+    fixed_bytes: Annotated[Index, WRITTEN] = 0
+    amp_fixed_bytes: Annotated[Index, WRITTEN] = 0
 
     def with_amp(self, peak: Activations) -> Activations:
         """Return this with the bytes of the same step under autocast, `peak`."""
@@ -133,9 +150,9 @@ class PhasesUnderAutocast:
         forward_use: as `StepOperators` has it.
     """
 
-    forward: tuple[Operator, ...]
-    backward: tuple[Operator, ...]
-    forward_use: tuple[int | None, ...] | None = None
+    forward: Launches
+    backward: Launches
+    forward_use: Annotated[tuple[Index | None, ...] | None, WRITTEN] = None
 
     def times(self, factor: float) -> PhasesUnderAutocast:
         """Return the operators of a batch `factor` times as large."""
@@ -163,16 +180,39 @@ class StepOperators:
         amp: the operators that autocast dispatches; None where it was not counted.
     """
 
-    batch_size: int
+    batch_size: Count
     sample: str
-    forward: tuple[Operator, ...]
-    backward: tuple[Operator, ...]
-    forward_use: tuple[int | None, ...] | None = None
-    activations: Activations | None = None
-    dtypes: tuple[str, ...] | None = None
-    synchronises: tuple[str, ...] = ()
-    counted: str | None = None
+    forward: Launches
+    backward: Launches
+    forward_use: Annotated[tuple[Index | None, ...] | None, WRITTEN] = None
+    activations: Annotated[Activations | None, WRITTEN] = None
+    dtypes: Annotated[tuple[Text, ...] | None, WRITTEN] = None
+    synchronises: Annotated[tuple[Text, ...], STATED] = ()
+    counted: Annotated[str | None, WRITTEN] = None
     amp: PhasesUnderAutocast | None = None
+
+    def check(self, parameters: int, frozen: int = 0) -> None:
+        """Hold these against the number of parameters, and of frozen ones.
+
+        Raises:
+            WorkloadError: lists of different lengths, a parameter's first operator that is not there, a gradient of no
+                parameter.
+        """
+        if self.dtypes is not None and len(self.dtypes) != parameters + frozen:
+            raise _make_error(f"{len(self.dtypes)} entries for {parameters + frozen} parameters", "dtypes")
+        for place, phases in (("", self), ("amp.", self.amp)):
+            if phases is None:
+                continue
+            used = phases.forward_use or ()
+            if phases.forward_use is not None and len(used) != parameters + frozen:
+                what = f"{len(used)} entries for {parameters + frozen} parameters"
+                raise _make_error(what, f"{place}forward_use")
+            if any(number is not None and number >= len(phases.forward) for number in used):
+                what = "a parameter is first used by an operator that is not there"
+                raise _make_error(what, f"{place}forward_use")
+            if any(index >= parameters for operator in phases.backward for index in operator.gradients):
+                what = f"a gradient of a parameter beyond the {parameters} there are"
+                raise _make_error(what, f"{place}backward.gradients")
 
     def __repr__(self) -> str:
         return f"<StepOperators: {len(self.forward)} forward, {len(self.backward)} backward, batch {self.batch_size}>"
@@ -193,3 +233,8 @@ class StepOperators:
         return replace(
             self, batch_size=batch_size, forward=forward, backward=backward, activations=activations, amp=amp
         )
+
+
+def _make_error(what: str, place: str) -> WorkloadError:
+    remedy = "make the file again with `python -m ddpexec estimate`, or leave `operators` out"
+    return WorkloadError(what, place=f"operators.{place}", remedy=remedy)

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from ddpsim.bucketing import Parameter
-from ddpsim.documents import Count, Document, File, Index, Text, read_as
+from ddpsim.documents import document_of, read_as
 from ddpsim.errors import WorkloadError
+from ddpsim.fields import Bounds, Count, Index, Text
 from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
-from ddpsim.workload.profile import Phase, Seconds, Workload
-from ddpsim.workload.schema import ParameterEntry
+from ddpsim.workload.profile import Phase, Workload
+from ddpsim.workload.times import Seconds
 
 Context = str | int | None
 
@@ -95,31 +95,33 @@ class OrderTrace:
         return any(bool(np.isnan(workload.gradient_hook_s).any()) for workload in self.workloads)
 
 
-class _RankEntry(Document):
+@dataclass(frozen=True, slots=True)
+class _RankEntry:
     """One rank's iterations, in microseconds; `order` counts the file's `orders`, `gaps` are from hook to hook."""
 
-    forward: list[Index]
-    tail: list[Index]
-    optimizer: list[Index]
-    order: list[Index]
-    gaps: list[list[Index]]
-    context: list[str | int | None]
+    forward: tuple[Index, ...]
+    tail: tuple[Index, ...]
+    optimizer: tuple[Index, ...]
+    order: tuple[Index, ...]
+    gaps: tuple[tuple[Index, ...], ...]
+    context: tuple[Context, ...]
 
 
-class OrderTraceFile(File):
+@dataclass(frozen=True, slots=True)
+class OrderTraceFile:
     """A whole file; the gradients of an iteration come in one of `orders`, registration indices."""
 
-    SCHEMA = "ddpsim.orders/1"
-    KIND = "order trace"
+    SCHEMA: ClassVar = "ddpsim.orders/1"
+    KIND: ClassVar = "order trace"
 
     name: Text
     device: Text
     batch_size: Count
     threads: Count | None
-    parameters: list[ParameterEntry]
-    orders: list[list[Index]]
-    ranks: list[_RankEntry] = Field(min_length=1)
-    provenance: dict[str, Any]
+    parameters: tuple[Parameter, ...]
+    ranks: Annotated[tuple[_RankEntry, ...], Bounds(min_length=1)]
+    orders: tuple[tuple[Index, ...], ...]
+    provenance: Mapping[str, object]
 
 
 def load_order_trace(path: str | Path) -> OrderTrace:
@@ -139,7 +141,7 @@ def load_order_trace(path: str | Path) -> OrderTrace:
     try:
         _check_orders(read)
         workloads = tuple(_workload(read, number) for number in range(len(read.ranks)))
-        return OrderTrace(workloads, tuple(tuple(rank.context) for rank in read.ranks), read.provenance)
+        return OrderTrace(workloads, tuple(rank.context for rank in read.ranks), read.provenance)
     except WorkloadError as error:
         error.at(place)
 
@@ -153,28 +155,18 @@ def order_trace_document(trace: OrderTrace) -> dict[str, object]:
     """Return `trace` as the JSON document `ddpsim.orders/1`."""
     orders: dict[tuple[int, ...], int] = {}
     first = trace.workloads[0]
-    return {
-        "schema": OrderTraceFile.SCHEMA,
-        "name": trace.name,
-        "device": first.device_label,
-        "batch_size": first.batch_size,
-        "threads": first.threads,
-        "parameters": [
-            {"name": p.name, "shape": list(p.shape), "dtype": p.dtype, "device": p.device, "sparse": p.sparse}
-            for p in trace.parameters
-        ],
-        "ranks": [
-            _rank_document(workload, contexts, orders)
-            for workload, contexts in zip(trace.workloads, trace.contexts, strict=True)
-        ],
-        "orders": [list(order) for order in orders],
-        "provenance": dict(trace.provenance),
-    }
+    pairs = zip(trace.workloads, trace.contexts, strict=True)
+    ranks = tuple(_rank_entry(workload, contexts, orders) for workload, contexts in pairs)
+    numbers = first.batch_size, first.threads
+    found: dict[str, object] = document_of(
+        OrderTraceFile(
+            trace.name, first.device_label, *numbers, trace.parameters, ranks, tuple(orders), trace.provenance
+        )
+    )
+    return found
 
 
-def _rank_document(
-    workload: Workload, contexts: Sequence[Context], orders: dict[tuple[int, ...], int]
-) -> dict[str, object]:
+def _rank_entry(workload: Workload, contexts: Sequence[Context], orders: dict[tuple[int, ...], int]) -> _RankEntry:
     hooks = workload.gradient_hook_s / _UNIT_S
     numbers, gaps, tails = [], [], []
     for iteration, row in enumerate(hooks):
@@ -182,19 +174,13 @@ def _rank_document(
         numbers.append(orders.setdefault(order, len(orders)))
         gaps.append(_round_up(np.diff(row[list(order)], prepend=0.0)))
         tails.append(max(0, round(float(workload.backward.host_s[iteration]) / _UNIT_S - sum(gaps[-1]))))
-    return {
-        "forward": _round_up(workload.forward.host_s / _UNIT_S),
-        "tail": tails,
-        "optimizer": _round_up(workload.optimizer.host_s / _UNIT_S),
-        "order": numbers,
-        "gaps": gaps,
-        "context": list(contexts),
-    }
+    forward, optimizer = (_round_up(phase.host_s / _UNIT_S) for phase in (workload.forward, workload.optimizer))
+    return _RankEntry(forward, tuple(tails), optimizer, tuple(numbers), tuple(gaps), tuple(contexts))
 
 
-def _round_up(times: Seconds) -> list[int]:
+def _round_up(times: Seconds) -> tuple[int, ...]:
     """Return times rounded to at least one unit, so that no two gradients come at once."""
-    return [max(1, round(time)) for time in times.tolist()]
+    return tuple(max(1, round(time)) for time in times.tolist())
 
 
 def _check_orders(read: OrderTraceFile) -> None:
@@ -219,7 +205,7 @@ def _workload(read: OrderTraceFile, number: int) -> Workload:
     entry = read.ranks[number]
     hooks = np.full((len(entry.order), len(read.parameters)), np.nan)
     for iteration, (order, gaps) in enumerate(zip(entry.order, entry.gaps, strict=True)):
-        hooks[iteration, read.orders[order]] = np.cumsum(gaps) * _UNIT_S
+        hooks[iteration, list(read.orders[order])] = np.cumsum(gaps) * _UNIT_S
     ends = np.array([sum(gaps) for gaps in entry.gaps]) + np.array(entry.tail)
     phases = [_phase(times) for times in (entry.forward, ends, entry.optimizer)]
     return Workload(
@@ -229,7 +215,7 @@ def _workload(read: OrderTraceFile, number: int) -> Workload:
         batch_size=read.batch_size,
         threads=read.threads,
         estimated=False,
-        parameters=tuple(Parameter(p.name, tuple(p.shape), p.dtype, p.device, p.sparse) for p in read.parameters),
+        parameters=read.parameters,
         buffers=(),
         forward=phases[0],
         backward=phases[1],

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from ddpsim.errors import WorkloadError
-from ddpsim.workload.profile import Phase, Seconds, Workload, median_use
+from ddpsim.workload.profile import Phase, Workload, median_use
+from ddpsim.workload.times import Seconds
 
 _ALIKE = ("name", "device", "precision", "batch_size", "threads", "parameters", "buffers", "synchronises", "ranks")
 

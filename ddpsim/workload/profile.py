@@ -11,17 +11,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import Parameter
-from ddpsim.bucketing.assign import FrozenParameter, repeated_name
+from ddpsim.bucketing.assign import Dtype, FrozenParameter, Shape, repeated_name
 from ddpsim.errors import WorkloadError
+from ddpsim.fields import STATED, WRITTEN, Count, Index, Key, NotInFile, Number, OneOf, Text
 from ddpsim.options.input_stage import InputStage
 from ddpsim.workload.devices import DevicePart, check_parts, device_numbers
 from ddpsim.workload.layer_messages import ExpertParallel, TensorParallel
 from ddpsim.workload.operators import StepOperators
+from ddpsim.workload.times import Seconds, Table, Times
 
 MOST_S = 1e9
 """Seconds at most of any time of an iteration; chosen by hand, thirty years: sums of times are then numbers too."""
@@ -37,8 +40,8 @@ class ForwardUse:
         device_s: seconds until the device begins that operator; likewise. Time in which it idles is in it.
     """
 
-    host_s: NDArray[np.float64]
-    device_s: NDArray[np.float64]
+    host_s: Annotated[Times, Key(("host",))]
+    device_s: Annotated[Times, Key(("device",))]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ForwardUse):
@@ -109,8 +112,6 @@ def _medians(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     return found
 
 
-Seconds = NDArray[np.float64]
-
 _TOKENS = re.compile(r"sequence of (\d{1,9}) tokens")
 
 LEFT_OUT = "left_out"
@@ -128,8 +129,8 @@ class Phase:
         device_s: seconds the device was *busy* with it, shape (iterations,); equal to `host_s` on a CPU.
     """
 
-    host_s: Seconds
-    device_s: Seconds
+    host_s: Times
+    device_s: Times
 
     def pick(self, iterations: slice) -> Phase:
         """Return the phase in some of its recorded iterations."""
@@ -143,10 +144,10 @@ class Phase:
 class Buffer:
     """A buffer of the module, which DDP broadcasts before each forward; `device` where a rank has several."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    device: str | None = None
+    name: Text
+    shape: Shape
+    dtype: Annotated[Dtype, STATED] = "float32"
+    device: Text | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -204,36 +205,39 @@ class Workload:
             clock lacks a gradient or a forward use, an iteration has no gradient, or as `check_parts` says of devices.
     """
 
-    name: str
-    device: str
-    precision: str
-    batch_size: int
-    threads: int | None
+    SCHEMA: ClassVar = "ddpsim.workload/1"
+    KIND: ClassVar = "workload file"
+
+    name: Text
+    device: Text
+    precision: Text
+    batch_size: Count
+    threads: Count | None
     estimated: bool
     parameters: tuple[Parameter, ...]
     buffers: tuple[Buffer, ...]
     forward: Phase
     backward: Phase
     optimizer: Phase
-    gradient_hook_s: Seconds
-    gradient_ready_s: Seconds
-    synchronises: tuple[str, ...] = ()
-    provenance: Mapping[str, object] = field(default_factory=dict)
-    arithmetic_share: float = 1.0
-    ranks: int = 1
-    timed: bool = False
+    gradient_hook_s: Table
+    gradient_ready_s: Table
+    synchronises: Annotated[tuple[str, ...], STATED] = ()
+    arithmetic_share: Annotated[Number, WRITTEN] = 1.0
+    ranks: Count = 1
     forward_use_s: ForwardUse | None = None
-    activations_bytes: int | None = None
-    optimizer_kind: str | None = None
-    autocast_dtype: str | None = None
-    operators: StepOperators | None = None
+    activations_bytes: Index | None = None
+    optimizer_kind: Text | None = None
+    autocast_dtype: Annotated[str, OneOf(("float16", "bfloat16"))] | None = None
     input_stage: InputStage | None = None
-    sequence_length: int | None = None
-    tensor: TensorParallel | None = None
-    experts: ExpertParallel | None = None
-    boundary_bytes: int | None = None
-    devices: tuple[DevicePart, ...] = ()
+    sequence_length: Count | None = None
     frozen: tuple[FrozenParameter, ...] = ()
+    devices: tuple[DevicePart, ...] = ()
+    operators: StepOperators | None = None
+    provenance: Annotated[Mapping[str, object], STATED] = field(default_factory=dict)
+    timed: Annotated[bool, NotInFile] = False
+    tensor: Annotated[TensorParallel | None, NotInFile] = None
+    experts: Annotated[ExpertParallel | None, NotInFile] = None
+    boundary_bytes: Annotated[int | None, NotInFile] = None
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:

@@ -17,7 +17,8 @@ import numpy as np
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.optimizers import Optimizer, optimizer_named, optimizer_of_kind
-from ddpsim.workload.profile import Phase, Seconds, Workload
+from ddpsim.workload.profile import Phase, Workload
+from ddpsim.workload.times import Seconds
 
 COMPILED = "compiled"
 """Key of a workload's provenance: whether torch.compile compiled the step."""

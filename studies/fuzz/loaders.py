@@ -43,8 +43,8 @@ from ddpsim.trace.json import read_trace
 from ddpsim.workers.journal import open_journal
 from ddpsim.workload.files import load_workload, workload_document
 from ddpsim.workload.gpus import AchievedGpu
-from ddpsim.workload.kineto.ddp import read_ddp
-from ddpsim.workload.kineto.workload import import_trace
+from ddpsim.workload.kineto.iterations import buckets_in
+from ddpsim.workload.kineto.workload import import_trace, open_trace
 from ddpsim.workload.order_trace import load_order_trace
 from studies.fuzz import seeds, trees
 from studies.fuzz.mutations import json_bytes, mutated_bytes, mutated_document
@@ -107,7 +107,7 @@ def targets() -> dict[str, Target]:
         _documents(
             "kineto.shapes", "t.json.gz", lambda path: import_trace(path, workload), seeds.kineto_without_shapes()
         ),
-        _documents("kineto.ddp", "t.json", read_ddp, *seeds.kineto()[:2]),
+        _documents("kineto.buckets", "t.json", lambda path: buckets_in(open_trace(path)), *seeds.kineto()[:2]),
         _documents("kineto.other", "t.json", import_trace, *seeds.execution_traces()),
         Target("chakra", "t.0.et", import_chakra, [pickle.dumps(each) for each in seeds.chakra()], _chakra_bytes),
         _documents("orders", "o.json", load_order_trace, seeds.order_trace()),

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Annotated, ClassVar
 
-from pydantic import Field
-
-from ddpsim.documents import Amount, Count, Document, File, Index, Text, read_as
+from ddpsim.documents import read_as
 from ddpsim.errors import InputError
+from ddpsim.fields import Amount, Bounds, Count, Index, Text
 from ddpsim.files import display_name, read_json
 
 _REMEDY = "make the file again with `make convergence`"
@@ -18,23 +18,25 @@ TAIL = 0.1
 """Share of a run, at its end, whose mean loss is its final loss."""
 
 
-class Run(Document):
+@dataclass(frozen=True, slots=True)
+class Run:
     """One training: the mean loss of all ranks by window of iterations, and what is made of images held out."""
 
     batch_size: Count
     learning_rate: Amount
     every: Count
     seed: Index
-    loss: list[Amount] = Field(min_length=1)
+    loss: Annotated[tuple[Amount, ...], Bounds(min_length=1)]
     held_out_loss: Amount
     held_out_accuracy: Amount
 
 
-class TrainingFile(File):
+@dataclass(frozen=True, slots=True)
+class TrainingFile:
     """A whole file of `python -m studies.convergence.convergence`."""
 
-    SCHEMA = "ddpsim.training/1"
-    KIND = "training file"
+    SCHEMA: ClassVar = "ddpsim.training/1"
+    KIND: ClassVar = "training file"
 
     images: Text
     model: Text
@@ -42,7 +44,7 @@ class TrainingFile(File):
     ranks: Count
     window: Count
     torch: Text
-    runs: list[Run] = Field(min_length=1)
+    runs: Annotated[tuple[Run, ...], Bounds(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)

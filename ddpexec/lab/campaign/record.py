@@ -17,14 +17,15 @@ import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ddpexec.lab.campaign.campaign import find_finished
 from ddpexec.lab.campaign.spec import Campaign, load_campaign
-from ddpsim.documents import Count, Document, File, Text, read_as
+from ddpsim.documents import read_as
 from ddpsim.errors import InputError
+from ddpsim.fields import Count, Text
 from ddpsim.files import compress, file_name, json_text, read_json, write_whole
 from ddpsim.trace.json import iteration_document, iteration_from, read_trace, write_trace
 from ddpsim.trace.metrics import arrivals
@@ -38,26 +39,28 @@ _FOR_A_MACHINE = ("command", "plan")
 _REMEDY = "pack the campaign's folder again: python -m ddpexec campaign FILE.yaml --out DIR --pack RECORD"
 
 
-class RunEntry(Document):
+@dataclass(frozen=True, slots=True)
+class RunEntry:
     """One run: what is kept of its trace."""
 
     world_size: Count
     backend: str
-    iterations: list[Any]
-    provenance: dict[str, Any]
+    iterations: tuple[Any, ...]
+    provenance: Mapping[str, Any]
 
 
-class RecordFile(File):
+@dataclass(frozen=True, slots=True)
+class RecordFile:
     """One configuration: `documents` by name, its prediction among them, and its runs."""
 
-    SCHEMA = SCHEMA
-    KIND = "record of a configuration"
+    SCHEMA: ClassVar = SCHEMA
+    KIND: ClassVar = "record of a configuration"
 
     configuration: Text
     mark: str
     workload: str
-    documents: dict[str, Any]
-    runs: list[RunEntry]
+    documents: Mapping[str, Any]
+    runs: tuple[RunEntry, ...]
 
 
 def pack(file: Path, campaign: Campaign, folder: Path, record: Path) -> list[str]:

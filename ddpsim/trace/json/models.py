@@ -1,32 +1,26 @@
-"""What a trace's files hold beside events, as pydantic models: `run.json`, the head of a rank file, iterations."""
+"""What a trace's files hold beside events: `run.json`, the head of a rank's file, and an iteration's record."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from pydantic import Field, model_validator
-
-from ddpsim.documents import MOST_ITEMS, Document, document_error, read_as
+from ddpsim.documents import read_as
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
-from ddpsim.trace.records import BucketTimes, Gradient, Iteration, LayerTimes, PartTimes
-
-_MOST = 1 << 63
-"""No time, count or size is as large."""
-
-Whole = Annotated[int, Field(gt=-_MOST, lt=_MOST)]
-Parameter = Annotated[int, Field(ge=0, lt=MOST_ITEMS)]
-"""A registration index."""
-Seconds = Annotated[float, Field(gt=-_MOST, lt=_MOST)]
+from ddpsim.trace.records import CollectiveTimes, Iteration, Moment, Whole
 
 
-class RunFile(Document):
+@dataclass(frozen=True, slots=True)
+class RunFile:
     """`run.json`: how the run came about."""
 
-    provenance: dict[str, Any]
+    provenance: Mapping[str, object]
 
 
-class DistributedInfo(Document):
+@dataclass(frozen=True, slots=True)
+class DistributedInfo:
     """Whose file it is, as Kineto says it."""
 
     rank: Whole
@@ -34,78 +28,30 @@ class DistributedInfo(Document):
     backend: str
 
 
-class RankFile(Document):
+@dataclass(frozen=True, slots=True)
+class RankFile:
     """A rank's file; its events are of many kinds, some of them other tools', and are read one by one."""
 
     distributedInfo: DistributedInfo  # noqa: N815
-    traceEvents: list[Any]  # noqa: N815
+    traceEvents: tuple[Any, ...]  # noqa: N815
 
 
-class BucketRecord(Document):
-    """`BucketTimes` as it was written."""
+@dataclass(frozen=True, slots=True)
+class LayerRecord:
+    """A message of a layer as it is written: of a collective that is no bucket, what its spans do not say."""
 
-    index: Whole
+    operation: Operation
     size_bytes: Whole
-    parameters: list[Parameter]
-    ready_s: Seconds
-    launched_s: Seconds
-    started_s: Seconds
-    wire_s: Seconds | None
-    finished_s: Seconds
-    written_s: Seconds
-    operation: Annotated[Operation, Field(strict=False)] = Operation.ALLREDUCE
-    device: Annotated[int, Field(ge=0, lt=MOST_ITEMS)] = 0
-
-    def times(self) -> BucketTimes:
-        """Return the bucket."""
-        return BucketTimes(**{**dict(self), "parameters": tuple(self.parameters)})
+    started_s: Moment
+    finished_s: Moment
 
 
-class LayerRecord(Document):
-    """`LayerTimes` as it was written."""
+@dataclass(frozen=True, slots=True)
+class _OfOlder:
+    """Of an iteration's record, what older files lack or write otherwise."""
 
-    operation: Annotated[Operation, Field(strict=False)]
-    size_bytes: Whole
-    started_s: Seconds
-    finished_s: Seconds
-
-
-class PartRecord(Document):
-    """`PartTimes` as it was written."""
-
-    device: Annotated[int, Field(ge=0, lt=MOST_ITEMS)]
-    name: str
-    started_s: Seconds
-    finished_s: Seconds
-
-
-class IterationRecord(Document):
-    """An `Iteration` as it was written; gradients are `[parameter, hook_s, ready_s]`."""
-
-    rank: Whole
-    index: Whole
-    start_s: Seconds
-    end_s: Seconds
-    forward_s: Seconds
-    backward_compute_s: Seconds
-    exposed_comm_s: Seconds
-    buffer_broadcast_s: Seconds
-    optimizer_s: Seconds
-    held_up_s: Seconds = 0.0
-    input_s: Seconds | None = None
-    synced: bool = True
     stepped: bool | None = None
-    layer_comm_s: Seconds | None = None
-    layers: list[LayerRecord] = Field(default_factory=list)
-    parts: list[PartRecord] = Field(default_factory=list)
-    buckets: list[BucketRecord]
-    gradients: list[Annotated[tuple[Parameter, Seconds, Seconds], Field(strict=False)]]
-
-    @model_validator(mode="after")
-    def _check_order(self) -> IterationRecord:
-        if self.end_s < self.start_s:
-            raise document_error(f"it ends at {self.end_s!r} s, before it starts at {self.start_s!r} s", "end_s")
-        return self
+    layers: tuple[LayerRecord, ...] = ()
 
 
 def iteration_from(record: object, place: str, error: type[InputError], remedy: str) -> Iteration:
@@ -114,18 +60,23 @@ def iteration_from(record: object, place: str, error: type[InputError], remedy: 
     Raises:
         InputError: as `error`, at `place`: a key missing or of the wrong kind, an iteration that ends before it starts.
     """
-    read = read_as(IterationRecord, record, place, error, remedy)
-    buckets = tuple(bucket.times() for bucket in read.buckets)
-    gradients = tuple(Gradient(parameter=p, hook_s=hook, ready_s=ready) for p, hook, ready in read.gradients)
-    layers = tuple(LayerTimes(**dict(each)) for each in read.layers)
-    parts = tuple(PartTimes(**dict(each)) for each in read.parts)
-    stepped = read.synced if read.stepped is None else read.stepped
-    found = {
-        **dict(read),
-        "stepped": stepped,
-        "buckets": buckets,
-        "gradients": gradients,
-        "layers": layers,
-        "parts": parts,
-    }
-    return Iteration(**found)
+    read = read_as(Iteration, record, place, error, remedy)
+    if read.end_s < read.start_s:
+        what = f"it ends at {read.end_s!r} s, before it starts at {read.start_s!r} s"
+        raise error(f"end_s: {what}", place=place, remedy=remedy)
+    beside = read_as(_OfOlder, record, place, error, remedy)
+    others = tuple(
+        CollectiveTimes(
+            index=index,
+            size_bytes=each.size_bytes,
+            ready_s=each.started_s,
+            launched_s=each.started_s,
+            started_s=each.started_s,
+            finished_s=each.finished_s,
+            operation=each.operation,
+            own=False,
+        )
+        for index, each in enumerate(beside.layers, len(read.buckets))
+    )
+    # Files that do not say whether the optimizer stepped are of schemes in which it does where gradients are summed.
+    return replace(read, others=others, stepped=read.synced if beside.stepped is None else read.stepped)

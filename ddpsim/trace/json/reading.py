@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddpsim.documents import read_as
@@ -89,10 +89,10 @@ def _provenance(folder: Path) -> dict[str, object]:
     path = folder / "run.json"
     if not os.path.isfile(path):
         return {}
-    return read_as(RunFile, read_json(path, TraceError, _REMEDY), str(path), TraceError, _REMEDY).provenance
+    return dict(read_as(RunFile, read_json(path, TraceError, _REMEDY), str(path), TraceError, _REMEDY).provenance)
 
 
-def _open(path: str) -> tuple[int, int, str, list[object]]:
+def _open(path: str) -> tuple[int, int, str, Sequence[object]]:
     """Return rank, world size, backend and events of a rank file."""
     document = read_json(path, TraceError, _REMEDY, most=_MOST_BYTES)
     ours = document.get("ddpsim") if isinstance(document, dict) else None
@@ -104,7 +104,7 @@ def _open(path: str) -> tuple[int, int, str, list[object]]:
     return info.rank, info.world_size, info.backend, read.traceEvents
 
 
-def _parse(events: list[object], rank: int, file: str) -> tuple[list[Iteration], list[Span], list[PathSpan]]:
+def _parse(events: Sequence[object], rank: int, file: str) -> tuple[list[Iteration], list[Span], list[PathSpan]]:
     streams: dict[int, str] = {}
     iterations: list[Iteration] = []
     spans: list[Span] = []

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
+from ddpsim.documents import keys_of
 from ddpsim.files import compress, json_text, remove, write_whole
+from ddpsim.trace.json.models import LayerRecord
 from ddpsim.trace.json.reading import files_by_rank
 from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, PATH, RECORD, RUN_SCHEMA, SCHEMA
 from ddpsim.trace.records import (
+    BUCKET,
     BUCKETS,
     COMPUTE,
     HOST,
     ITERATION,
-    BucketTimes,
     Iteration,
-    LayerTimes,
     PartTimes,
     PathSpan,
     Span,
@@ -31,9 +31,8 @@ _FIRST_COMMUNICATION_TID = 20
 _FIRST_PATH_TID = 2000
 """The first stream of the longest path, below all others."""
 
-_ITERATION, _BUCKET, _LAYER, _PART = (
-    [each.name for each in fields(of)] for of in (Iteration, BucketTimes, LayerTimes, PartTimes)
-)
+_ITERATION = [name for name in keys_of(Iteration) if name != "parts"]
+_LAYER, _PART = keys_of(LayerRecord), keys_of(PartTimes)
 
 Event = dict[str, object]
 
@@ -188,18 +187,17 @@ def _us(seconds: float) -> float:
 
 def iteration_document(it: Iteration) -> dict[str, object]:
     """Return `it` as JSON values; without parts that it has not: loading data, messages of layers, devices."""
+    # Not by `document_of`, which asks each value's type: a trace is written while its training waits.
     record: dict[str, object] = {name: getattr(it, name) for name in _ITERATION}
-    # Not by `asdict`, which copies every value: a trace is written while its training waits.
-    of_bucket = _BUCKET if it.parts else [name for name in _BUCKET if name != "device"]
+    of_bucket = BUCKET if it.parts else [name for name in BUCKET if name != "device"]
     record["buckets"] = [{name: getattr(bucket, name) for name in of_bucket} for bucket in it.buckets]
     record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
-    record["layers"] = [{name: getattr(each, name) for name in _LAYER} for each in it.layers]
     if it.input_s is None:
         del record["input_s"]
     if it.layer_comm_s is None:
-        del record["layer_comm_s"], record["layers"]
+        del record["layer_comm_s"]
+    else:
+        record["layers"] = [{name: getattr(each, name) for name in _LAYER} for each in it.others]
     if it.parts:
         record["parts"] = [{name: getattr(each, name) for name in _PART} for each in it.parts]
-    else:
-        del record["parts"]
     return record

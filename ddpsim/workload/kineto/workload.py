@@ -24,7 +24,7 @@ from ddpsim.strict import parse_whole_number
 from ddpsim.trace.json.streaming import StreamedTrace
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
-from ddpsim.workload.kineto.calls import calls_in, foreign_calls
+from ddpsim.workload.kineto.collectives import calls_in, foreign_calls
 from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s
 from ddpsim.workload.kineto.forward_use import forward_use_in
 from ddpsim.workload.kineto.mapping import Mapping, map_arrivals

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ddpsim.explaining.seen import PARTS, SeenCollective, SeenRank, SeenStep
+from ddpsim.explaining.ranks import TracedRank
+from ddpsim.trace.records import BucketTimes, Iteration
 
 STEP_S, WIRE_S = 0.100, 0.010
 HOST = {"input": 0.002, "forward": 0.030, "backward": 0.050, "optimizer": 0.004, "hooks": 0.001}
@@ -20,7 +21,7 @@ def ranks(
     wire_s: float = WIRE_S,
     size_bytes: int = 1 << 20,
     clock: str | None = None,
-) -> list[SeenRank]:
+) -> list[TracedRank]:
     """Return ranks that make one allreduce a step: it begins when the last has come, and ends for all together.
 
     Args:
@@ -43,15 +44,22 @@ def ranks(
             start = number * STEP_S + offset
             last = max(before.values()) + number * STEP_S + offset
             end = last + wire_s + (lags or {}).get(rank, 0.0)
-            collective = SeenCollective(
-                0, "all_reduce", size_bytes, 10, start + before[rank], start + before[rank], end
-            )
+            arrived = start + before[rank]
+            bucket = BucketTimes(
+                index=0, operation="all_reduce", size_bytes=size_bytes, parameters=tuple(range(10)), ready_s=arrived,
+                launched_s=arrived, started_s=arrived, wire_s=None, finished_s=end, written_s=end,
+            )  # fmt: skip
             host = {phase: seconds + (jitter if phase == "forward" else 0.0) for phase, seconds in own[rank].items()}
             busy = {} if device is None else {p: s / 2 + device.get(rank, {}).get(p, 0.0) for p, s in HOST.items()}
             busy = {phase: s for phase, s in busy.items() if phase in ("forward", "backward", "optimizer")}
-            parts = {**dict.fromkeys(PARTS, 0.0), "forward_s": STEP_S}
-            made.append(SeenStep(number, start, start + STEP_S, parts, host, busy, (collective,)))
+            made.append(
+                Iteration(
+                    rank=rank, index=number, start_s=start, end_s=start + STEP_S, forward_s=STEP_S,
+                    backward_compute_s=0.0, exposed_comm_s=0.0, buffer_broadcast_s=0.0, optimizer_s=0.0, input_s=0.0,
+                    overhead_s=0.0, buckets=(bucket,), host_s=host, device_s=busy,
+                )
+            )  # fmt: skip
         found.append(
-            SeenRank(rank, count, "gloo", "cpu", f"rank{rank}.json", "kineto", "ddp", tuple(made), clock=clock)
+            TracedRank(rank, count, "gloo", "cpu", f"rank{rank}.json", "kineto", "ddp", tuple(made), clock=clock)
         )
     return found

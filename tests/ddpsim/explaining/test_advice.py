@@ -20,9 +20,10 @@ from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.late import late_rank
 from ddpsim.explaining.machine import machine_of
 from ddpsim.explaining.recorded import rank_from_trace, run_caps
-from ddpsim.explaining.splits import splits_of
+from ddpsim.explaining.splits import splits_of, wire_times
 from ddpsim.planning.planner import plan
 from ddpsim.trace.json import write_trace
+from ddpsim.trace.metrics import parts_of
 from tests.ddpsim.explaining.seen_ranks import ranks
 from tests.ddpsim.workload.kineto_traces import Job, written
 from tests.traces import example_trace
@@ -31,8 +32,8 @@ from tests.traces import example_trace
 def traced(tmp_path, bucket, gradients=12):
     """Return the rank, its basis and its machine: gradients of 4 MiB, so many in a bucket."""
     job = Job([600.0] * gradients, ddp=True, recorded=True, bucket=bucket, elements=1 << 20, wire=2000.0)
-    rank = replace(read_kineto_rank(written(tmp_path, job.document(steps=6)), None, lead=True), rank=0)
-    return rank, rank.made_by, machine_of(2, rank.device, splits_of([rank], 2), "nccl")
+    rank = read_kineto_rank(written(tmp_path, job.document(steps=6)), None, lead=True).numbered(0)
+    return rank, rank.made_by, machine_of(2, rank.device, wire_times(splits_of([rank])), "nccl")
 
 
 def advised(basis, machine, parts):
@@ -44,14 +45,14 @@ def advised(basis, machine, parts):
 def test_messages_of_one_size_leave_open_what_other_sizes_take(tmp_path):
     rank, basis, machine = traced(tmp_path, bucket=6)
     assert machine.one_size.size_bytes == 24 << 20
-    told = advised(basis, machine, rank.steps[0].parts)
+    told = advised(basis, machine, parts_of(rank.iterations[0]))
     (doubt,) = told.gain_doubts
     middle, low, high = told.best_gain
     assert doubt.low <= middle <= doubt.high
     assert doubt.high - doubt.low > 0.01
     assert low <= doubt.low
     assert high >= doubt.high
-    sure = advised(basis, replace(machine, one_size=None), rank.steps[0].parts)
+    sure = advised(basis, replace(machine, one_size=None), parts_of(rank.iterations[0]))
     assert high - low > sure.best_gain[2] - sure.best_gain[1]
     assert told.document()["gain_doubts"][0]["remedy"].startswith("trace a few steps")
 
@@ -60,7 +61,7 @@ def test_buckets_are_planned_at_the_pace_that_was_traced(tmp_path, monkeypatch):
     rank, basis, machine = traced(tmp_path, bucket=6)
     asked = []
     monkeypatch.setattr(foretold, "best_plan", lambda *given, **named: asked.append(named) or plan(*given, **named))
-    told = advised(basis, machine, rank.steps[0].parts)
+    told = advised(basis, machine, parts_of(rank.iterations[0]))
     assert [named["options"].keep_pace for named in asked] == [True]
     assert told.row.default.workload.device == told.prediction.workload.device
 
@@ -68,19 +69,21 @@ def test_buckets_are_planned_at_the_pace_that_was_traced(tmp_path, monkeypatch):
 def test_messages_of_sizes_far_apart_tell_them_apart(tmp_path):
     rank, basis, machine = traced(tmp_path, bucket=5)
     assert machine.one_size is None
-    assert advised(basis, machine, rank.steps[0].parts).gain_doubts == ()
+    assert advised(basis, machine, parts_of(rank.iterations[0])).gain_doubts == ()
 
 
 def test_no_option_is_added_that_changes_nothing(tmp_path):
     rank, basis, machine = traced(tmp_path, bucket=6)
     assert not basis.workload.buffers
-    told = advised(replace(basis, broadcasts=False), machine, rank.steps[0].parts)
+    told = advised(replace(basis, broadcasts=False), machine, parts_of(rank.iterations[0]))
     assert "broadcast_buffers" not in told.row.best.plan.torch
 
 
 def test_a_late_rank_holds_advice_back(tmp_path):
     rank, basis, machine = traced(tmp_path, bucket=6)
-    found = replace(explain(tmp_path / "rank0.json"), foretold=advised(basis, machine, rank.steps[0].parts), advice=())
+    found = replace(
+        explain(tmp_path / "rank0.json"), foretold=advised(basis, machine, parts_of(rank.iterations[0])), advice=()
+    )
     assert any("buckets" in line for line in advice_of(found).advice)
     late = late_rank(ranks(late={1: {"input": 0.020}}))
     held = advice_of(replace(found, late=late, foretold=replace(found.foretold, row=None)))

@@ -9,27 +9,26 @@ import pytest
 
 from ddpsim.explaining.bound import NEAR, StepShares, describe_binding, shares_of
 from ddpsim.explaining.late import late_rank
-from ddpsim.explaining.seen import PARTS, SeenRank
+from ddpsim.explaining.ranks import TracedRank
 from tests.ddpsim.explaining.seen_ranks import HOST, STEP_S, ranks
 
 WIRE_S = 0.010
 
 
-def exposing(seen: Sequence[SeenRank]) -> list[SeenRank]:
+def exposing(seen: Sequence[TracedRank]) -> list[TracedRank]:
     """Return ranks that do nothing else while their collective is under way, and that have no time left."""
     found = []
     for rank in seen:
         steps = []
-        for step in rank.steps:
+        for step in rank.iterations:
             [sent] = step.collectives
             exposed_s = sent.finished_s - sent.started_s
-            parts = {**dict.fromkeys(PARTS, 0.0), "exposed_comm_s": exposed_s, "forward_s": step.step_s - exposed_s}
-            steps.append(replace(step, parts=parts))
-        found.append(replace(rank, steps=tuple(steps)))
+            steps.append(replace(step, exposed_comm_s=exposed_s, forward_s=step.iteration_s - exposed_s))
+        found.append(replace(rank, iterations=tuple(steps)))
     return found
 
 
-def shares(seen: Sequence[SeenRank]) -> StepShares:
+def shares(seen: Sequence[TracedRank]) -> StepShares:
     return shares_of(seen[0], seen, late_rank(seen))
 
 
@@ -72,7 +71,9 @@ def test_ranks_that_take_turns_are_not_named() -> None:
     mixed = [
         replace(
             rank,
-            steps=tuple((a, b)[number % 2] for number, (a, b) in enumerate(zip(rank.steps, late.steps, strict=True))),
+            iterations=tuple(
+                (a, b)[n % 2] for n, (a, b) in enumerate(zip(rank.iterations, late.iterations, strict=True))
+            ),
         )
         for rank, late in zip(seen, other, strict=True)
     ]
@@ -82,10 +83,10 @@ def test_ranks_that_take_turns_are_not_named() -> None:
 
 
 def test_loading_that_takes_most_is_input() -> None:
-    def loads(rank: SeenRank) -> SeenRank:
-        parts = {**dict.fromkeys(PARTS, 0.0), "input_s": 0.09, "forward_s": STEP_S - 0.09}
+    def loads(rank: TracedRank) -> TracedRank:
         host = {**dict.fromkeys(HOST, 0.002), "input": 0.09}
-        return replace(rank, steps=tuple(replace(step, parts=parts, host_s=host) for step in rank.steps))
+        loading = {"input_s": 0.09, "forward_s": STEP_S - 0.09, "host_s": host}
+        return replace(rank, iterations=tuple(replace(step, **loading) for step in rank.iterations))
 
     seen = list(map(loads, ranks()))
     assert shares(seen).bounds == ["input"]

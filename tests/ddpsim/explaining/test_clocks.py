@@ -17,9 +17,9 @@ def test_offsets_are_found_and_waits_do_not_depend_on_them():
     for rank, offset in clocks.items():
         assert alignment.offsets_s[rank] == pytest.approx(-offset)
     assert alignment.residual_s == pytest.approx(0.0, abs=1e-9)
-    (split,) = splits_of(apart, 4)
+    (split,) = splits_of(apart)
     assert split.last_rank == 2
-    assert split.wire_s == pytest.approx(WIRE_S)
+    assert split.on_wire_s == pytest.approx(WIRE_S)
     assert split.waits_s == pytest.approx({0: 0.006, 1: 0.006, 2: 0.0, 3: 0.006})
     assert split.wait_s == pytest.approx(0.0045)
 
@@ -42,9 +42,9 @@ def test_traces_of_different_runs_are_refused():
     elsewhen = ranks(2, clock="node1", clocks={1: 5.0})
     with pytest.raises(TraceError, match=r"5 s from those of rank0\.json on the clock of node1"):
         align_ranks(elsewhen)
-    later = replace(one[1], steps=tuple(replace(step, number=step.number + 50) for step in one[1].steps))
+    later = replace(one[1], iterations=tuple(replace(it, index=it.index + 50) for it in one[1].iterations))
     with pytest.raises(TraceError, match="no step in common"):
         align_ranks([one[0], later])
-    uneven = replace(one[1], steps=tuple(step.shift(0.06 * (step.number % 2)) for step in one[1].steps))
+    uneven = replace(one[1], iterations=tuple(it.shift(0.06 * (it.index % 2)) for it in one[1].iterations))
     with pytest.raises(TraceError, match="of another run, or other steps"):
         align_ranks([one[0], uneven])

@@ -26,7 +26,7 @@ def test_a_cpu_trace_of_stock_ddp_names_the_rank_that_loads_slowly():
     assert (found.late.rank, found.late.phase, found.late.cause) == (1, "input", "input")
     assert found.late.seconds == pytest.approx(LATE_S, rel=0.1)
     assert found.ranks.world_size == 2
-    assert sum(found.traced.parts.values()) == pytest.approx(found.traced.step_s)
+    assert sum(found.parts.values()) == pytest.approx(found.traced.iteration_s)
     assert not found.foretold.holds
     assert any("no advice on buckets" in note for note in found.advice)
 
@@ -35,10 +35,10 @@ def test_waits_and_wires_of_a_recorded_run_are_those_of_its_records(tmp_path):
     write_trace(example_trace(world_size=3, skew_s=0.001), tmp_path)
     found = explain(tmp_path)
     first, second = found.splits
-    assert (first.wait_s, first.wire_s) == (pytest.approx(0.001), pytest.approx(0.008))
-    assert (second.wait_s, second.wire_s) == (pytest.approx(0.0), pytest.approx(0.008))
+    assert (first.wait_s, first.on_wire_s) == (pytest.approx(0.001), pytest.approx(0.008))
+    assert (second.wait_s, second.on_wire_s) == (pytest.approx(0.0), pytest.approx(0.008))
     assert first.last_rank == 2
-    assert found.traced.step_s == pytest.approx(0.040)
+    assert found.traced.iteration_s == pytest.approx(0.040)
 
 
 def test_what_cannot_be_read_is_left_out_and_named(tmp_path):

@@ -57,9 +57,9 @@ def late_in(seconds):
     healthy = ranks(2, steps=len(seconds))
     steps = tuple(
         replace(step, host_s={**step.host_s, "forward": step.host_s["forward"] + more})
-        for step, more in zip(healthy[1].steps, seconds, strict=True)
+        for step, more in zip(healthy[1].iterations, seconds, strict=True)
     )
-    return [healthy[0], replace(healthy[1], steps=steps)]
+    return [healthy[0], replace(healthy[1], iterations=steps)]
 
 
 def test_an_excess_of_the_table_that_names_nobody_is_told_with_the_condition_that_it_misses():

@@ -82,6 +82,6 @@ def test_two_ranks_on_devices_are_aligned_and_the_slow_device_is_named(pair):
     ranks, alignment = align_ranks(read_ranks(pair, None, None).ranks)
     assert alignment.offsets_s[1] == pytest.approx(-AHEAD_US / 1e6, abs=1e-9)
     assert alignment.residual_s < 1e-6
-    assert len(splits_of(ranks, 2)) == 5
+    assert len(splits_of(ranks)) == 5
     late = late_rank(ranks)
     assert (late.rank, late.phase, late.cause) == (1, "backward", "backward")

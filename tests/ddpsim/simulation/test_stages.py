@@ -81,7 +81,7 @@ def test_the_bytes_that_stages_and_copies_send():
         for iteration in trace.of_rank(rank):
             # Six micro-batches: forward from the rank before, backward from the one behind.
             received = 6 * ((rank > 0) + (rank < 3))
-            assert [(each.operation, each.size_bytes) for each in iteration.layers] == [
+            assert [(each.operation, each.size_bytes) for each in iteration.others] == [
                 (Operation.SENDRECV, 1 << 20)
             ] * received
             assert sum(bucket.size_bytes for bucket in iteration.buckets) == 2 * 4_000_000
@@ -95,7 +95,7 @@ def test_a_message_between_stages_takes_its_way_and_a_sum_that_of_its_ranks():
     trace = simulate(model, placement, options, ALIKE)
     ways = find_rank_paths(placement, "nccl", ALIKE)
     way = ways.connection(0, 1)
-    [received] = trace.of_rank(1)[0].layers
+    [received] = trace.of_rank(1)[0].others
     # Four pairs of neighbours send at once; what they load together is asked of all.
     together = {}
     for first in range(0, 8, 2):
@@ -124,7 +124,7 @@ def test_sums_of_later_stages_pass_under_the_backward_of_earlier_ones():
 def test_a_rank_is_done_when_what_it_sent_is_there(order, waits):
     trace = step(source(optimizer=0.0), asked(f"{order}:2,micro-batches=4,boundary=256MiB"), gpus=2)
     for first, last in zip(trace.of_rank(0), trace.of_rank(1), strict=True):
-        assert (last.end_s >= first.layers[-1].finished_s) == waits
+        assert (last.end_s >= first.others[-1].finished_s) == waits
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_sums_of_copies_in_a_node_are_short_and_what_passes_between_nodes_is_lon
         for each in ("tp-pp-dp", "tp-dp-pp")
     )
     sums_s = [trace.of_rank(0)[0].buckets[0] for trace in (near, far)]
-    sent_s = [trace.of_rank(trace.ranks[1])[0].layers[0] for trace in (near, far)]
+    sent_s = [trace.of_rank(trace.ranks[1])[0].others[0] for trace in (near, far)]
     assert [trace.ranks for trace in (near, far)] == [[0, 1], [0, 8]]
     assert sums_s[0].finished_s - sums_s[0].wire_s > 2 * (sums_s[1].finished_s - sums_s[1].wire_s)
     assert sent_s[0].finished_s - sent_s[0].started_s < sent_s[1].finished_s - sent_s[1].started_s

@@ -29,7 +29,14 @@ def operators(draw, parameters):
 
     def phase(count, gradients):
         return tuple(
-            Operator(draw(kinds), draw(amounts), traffic, draw(st.booleans()), gradients(number), traffic / 2)
+            Operator(
+                draw(kinds),
+                draw(amounts),
+                traffic,
+                fixed_bytes=traffic / 2,
+                fp32=draw(st.booleans()),
+                gradients=gradients(number),
+            )
             for number in range(count)
             for traffic in [draw(amounts)]
         )

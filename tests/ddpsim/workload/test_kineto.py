@@ -11,7 +11,7 @@ from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.errors import TraceError, WorkloadError
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.kineto.ddp import ddp_run
+from ddpsim.workload.kineto.iterations import buckets_in
 from ddpsim.workload.kineto.workload import import_trace, open_trace, workload_in
 from tests.ddpsim.simulation.builders import workload
 from tests.ddpsim.workload.kineto_traces import TAIL, Job, written
@@ -217,4 +217,4 @@ def test_a_malformed_trace_is_read_or_refused_in_one_message(folder, data):
     with contextlib.suppress(TraceError, WorkloadError):
         traced = open_trace(path, shapes(3))
         workload_in(traced, shapes(3))
-        ddp_run(traced)
+        buckets_in(traced)

@@ -1,0 +1,282 @@
+"""Records that have a file: read, checked and written as their dataclasses declare them (`ddpsim.fields`).
+
+Kinds are strict (no text for a number, no flag for a count), numbers finite. Keys that a record does not know are left
+out: a later version may have added them.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
+
+from ddpsim.documents.errors import document_error, format_value, join_errors, problems
+from ddpsim.errors import InputError
+from ddpsim.fields import MOST_ITEMS, Bounds, ByName, Checked, Columns, Key, NotInFile, OneOf, Parsed, Rows
+
+
+class _InFile(NamedTuple):
+    """A field that a file has: as Python declares it, with its type and its key."""
+
+    field: Field[Any]
+    hint: Any
+    key: Key
+
+    @property
+    def default(self) -> Any:
+        """The value where none is given; MISSING where one has to be."""
+        return self.field.default if self.field.default_factory is MISSING else self.field.default_factory()
+
+
+_PLAIN: Mapping[Any, Callable[..., CoreSchema]] = {
+    int: functools.partial(core_schema.int_schema, strict=True),
+    float: functools.partial(core_schema.float_schema, strict=True, allow_inf_nan=False),
+    str: functools.partial(core_schema.str_schema, strict=True),
+    bool: functools.partial(core_schema.bool_schema, strict=True),
+}
+
+
+Read = TypeVar("Read")
+
+
+def read_as(model: type[Read], document: object, place: str, error: type[InputError], remedy: str) -> Read:
+    """Return `document` as `model`, a record of a file.
+
+    Args:
+        model: what the document should be.
+        document: parsed JSON.
+        place: the file's name, for the message.
+        error: what to raise where it is another's file, or anything in it is missing or of the wrong kind.
+        remedy: what to do then, for the message.
+    """
+    if hasattr(model, "SCHEMA"):
+        _check_schema(model, document, place, error, remedy)
+    try:
+        return cast(Read, _validator_of(cast(Any, model)).validate_python(document))
+    except ValidationError as cause:
+        raise join_errors(problems(cause, model), place, error, remedy) from cause
+    except InputError as cause:
+        within = place if cause.place is None else f"{place}: {cause.place}"
+        raise error(cause.message, place=within, remedy=cause.remedy) from cause
+
+
+def _check_schema(model: Any, document: object, place: str, error: type[InputError], remedy: str) -> None:
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != model.SCHEMA:
+        what = f"not a {model.KIND}" + ("" if schema is None else f": its schema is {format_value(schema)}")
+        raise error(what, place=place, remedy=f'expected "schema": "{model.SCHEMA}"; {remedy}')
+
+
+@functools.cache
+def _validator_of(kind: Any) -> SchemaValidator:
+    return SchemaValidator(_schema(kind))
+
+
+def _schema(hint: Any, marks: tuple[Any, ...] = ()) -> CoreSchema:
+    """Return pydantic's schema of a type, of those that records of files have."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _schema(inner[0], (*hint.__metadata__, *marks))
+    for place, mark in enumerate(marks):
+        rest = marks[:place] + marks[place + 1 :]
+        if isinstance(mark, Parsed):
+            return core_schema.no_info_plain_validator_function(_tell(mark.read))
+        if isinstance(mark, Checked):
+            return core_schema.no_info_after_validator_function(_tell(mark.check), _schema(hint, rest))
+        if isinstance(mark, OneOf):
+            return core_schema.literal_schema(list(mark.names))
+        if isinstance(mark, Columns):
+            return _columns_schema(inner[0])
+        if isinstance(mark, Rows):
+            return _rows_schema(inner[0])
+        if isinstance(mark, ByName):
+            records = _tuple_schema((inner[1], ...), {})
+            return core_schema.no_info_after_validator_function(_by_name, records)
+    bounds = {
+        name: bound for mark in marks if isinstance(mark, Bounds)
+        for name, bound in vars(mark).items() if bound is not None
+    }  # fmt: skip
+    if hint in _PLAIN:
+        return _PLAIN[hint](**bounds)
+    if origin in (Union, types.UnionType):
+        kinds = [each for each in inner if each is not types.NoneType]
+        made = _schema(kinds[0], marks) if len(kinds) == 1 else core_schema.union_schema([_schema(k) for k in kinds])
+        return made if len(kinds) == len(inner) else core_schema.nullable_schema(made)
+    if origin is tuple:
+        return _tuple_schema(inner, bounds)
+    if origin is Literal:
+        return core_schema.literal_schema(list(inner))
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return core_schema.no_info_after_validator_function(hint, core_schema.literal_schema([*map(str, hint)]))
+    if is_dataclass(hint):
+        return _record_schema(hint)
+    if origin is not None and issubclass(origin, Mapping):
+        return core_schema.dict_schema(core_schema.str_schema(strict=True), core_schema.any_schema(), strict=True)
+    return core_schema.any_schema()
+
+
+def _tell(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `check`, whose InputError pydantic keeps with all others of the file."""
+
+    def told(value: Any) -> Any:
+        try:
+            return check(value)
+        except InputError as error:
+            raise document_error(error.message, *_path(error.place)) from error
+
+    return told
+
+
+def _path(place: str | None) -> list[str | int]:
+    return [int(key) if key.isdigit() else key for key in place.split(".")] if place else []
+
+
+def _by_name(records: tuple[Any, ...]) -> dict[str, Any]:
+    return {each.name: each for each in records}
+
+
+def _tuple_schema(inner: tuple[Any, ...], bounds: Mapping[str, Any]) -> CoreSchema:
+    if inner[-1] is not Ellipsis:
+        return core_schema.tuple_schema([_schema(each) for each in inner])
+    # Each wrong item is an error of its own, of a kilobyte.
+    most = None if inner[0] is Any else MOST_ITEMS
+    items = core_schema.list_schema(_schema(inner[0]), max_length=most, strict=True, **bounds)
+    return core_schema.no_info_after_validator_function(tuple, items)
+
+
+def _record_schema(kind: Any) -> CoreSchema:
+    made = []
+    for each in _in_file(kind):
+        schema = _schema(each.hint)
+        if each.default is not MISSING and not each.key.stated:
+            schema = _with_default(schema, each.field)
+        alias: list[str | int] | None = [*each.key.path] or None
+        made.append(core_schema.dataclass_field(each.field.name, schema, kw_only=True, validation_alias=alias))
+    had = {each.field.name for each in _in_file(kind)}
+    for field in fields(kind):
+        if field.name not in had:
+            # Whatever stands under its name in the file is another thing of that name.
+            schema = _with_default(core_schema.any_schema(), field)
+            made.append(core_schema.dataclass_field(field.name, schema, init=False))
+    record = core_schema.dataclass_schema(
+        kind,
+        core_schema.dataclass_args_schema(kind.__name__, made),
+        [field.name for field in fields(kind)],
+        post_init=hasattr(kind, "__post_init__"),
+        slots=hasattr(kind, "__slots__"),
+    )
+    # A dict alone: pydantic would take an object of the class too, and name the class where it expects one.
+    return core_schema.chain_schema([core_schema.dict_schema(strict=True), record])
+
+
+def _with_default(schema: CoreSchema, field: Field[Any]) -> CoreSchema:
+    if field.default_factory is MISSING:
+        return core_schema.with_default_schema(schema, default=field.default)
+    return core_schema.with_default_schema(schema, default_factory=field.default_factory)
+
+
+def _columns_schema(kind: Any) -> CoreSchema:
+    """Return the schema of records that are written as columns, which is checked a column at a time: it is faster."""
+    columns = {}
+    for each in _in_file(kind):
+        column: CoreSchema = core_schema.list_schema(_schema(each.hint), max_length=MOST_ITEMS, strict=True)
+        if each.default is not MISSING and not each.key.stated:
+            column = core_schema.nullable_schema(column)
+        columns[each.field.name] = core_schema.typed_dict_field(column, required=column["type"] == "list")
+
+    def join(read: dict[str, list[Any] | None]) -> tuple[Any, ...]:
+        there = {name: column for name, column in read.items() if column is not None}
+        if len({*map(len, there.values())}) > 1:
+            raise document_error(f"columns of {', '.join(str(len(each)) for each in there.values())} entries")
+        return tuple(kind(**dict(zip(there, row, strict=True))) for row in zip(*there.values(), strict=True))
+
+    return core_schema.no_info_after_validator_function(join, core_schema.typed_dict_schema(columns))
+
+
+def _rows_schema(kind: Any) -> CoreSchema:
+    row = core_schema.tuple_schema([_schema(each.hint) for each in _in_file(kind)])
+    rows = core_schema.list_schema(row, max_length=MOST_ITEMS, strict=True)
+    names = keys_of(kind)
+
+    def join(read: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+        return tuple(kind(**dict(zip(names, each, strict=True))) for each in read)
+
+    return core_schema.no_info_after_validator_function(join, rows)
+
+
+def document_of(record: Any) -> Any:
+    """Return a record as JSON values; fields with their defaults are left out, but where `WRITTEN` or `STATED`."""
+    if isinstance(record, tuple | list):
+        return [document_of(each) for each in record]
+    if isinstance(record, Mapping):
+        return dict(record)
+    if not is_dataclass(record):
+        return str(record) if isinstance(record, StrEnum) else record
+    kind: Any = type(record)
+    found: dict[str, Any] = {"schema": kind.SCHEMA} if hasattr(kind, "SCHEMA") else {}
+    for each in _in_file(kind):
+        value = getattr(record, each.field.name)
+        if not (each.key.stated or each.key.written) and type(value) is type(each.default) and value == each.default:
+            continue
+        place = found
+        *above, last = each.key.path or (each.field.name,)
+        for key in above:
+            place = place.setdefault(key, {})
+        place[last] = _value_of(value, each.hint)
+    return found
+
+
+def keys_of(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a record that a file has, in their order."""
+    return tuple(each.field.name for each in _in_file(kind))
+
+
+def _value_of(value: Any, hint: Any) -> Any:
+    if value is None:
+        return None
+    for mark in _marks_of(hint):
+        if isinstance(mark, Parsed):
+            return mark.write(value)
+        if isinstance(mark, Columns):
+            return _columns_of(value, get_args(get_args(hint)[0])[0])
+        if isinstance(mark, Rows):
+            return [[getattr(each, field.name) for field in fields(each)] for each in value]
+        if isinstance(mark, ByName):
+            return document_of(tuple(value.values()))
+    return document_of(value)
+
+
+def _columns_of(records: Sequence[Any], kind: Any) -> dict[str, list[Any]]:
+    found = {}
+    for each in _in_file(kind):
+        column = [getattr(record, each.field.name) for record in records]
+        if each.key.stated or each.default is MISSING or any(value != each.default for value in column):
+            found[each.field.name] = document_of(column)
+    return found
+
+
+def _marks_of(hint: Any) -> tuple[Any, ...]:
+    """Return the marks of a type, those of the one that may be None too."""
+    if get_origin(hint) is Annotated:
+        return (*hint.__metadata__, *_marks_of(get_args(hint)[0]))
+    if get_origin(hint) in (Union, types.UnionType):
+        return tuple(mark for each in get_args(hint) for mark in _marks_of(each))
+    return ()
+
+
+@functools.cache
+def _in_file(kind: Any) -> tuple[_InFile, ...]:
+    """Return the fields of a record that a file has, in their order."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = []
+    for field in fields(kind):
+        marks = _marks_of(hints[field.name])
+        if not any(mark is NotInFile for mark in marks):
+            key = next((mark for mark in marks if isinstance(mark, Key)), Key())
+            found.append(_InFile(field, hints[field.name], key))
+    return tuple(found)

@@ -1,0 +1,113 @@
+"""Marks of a field's type that say what a file may hold there: bounds, another key, what reads it and what writes it.
+
+A record that has a file is declared once, with its checks; `ddpsim.documents.records` reads and writes it by these. A
+mark imports no library, so that rooms without any declare records too, and a run that reads no file pays for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from ddpsim.errors import InputError
+
+MOST_ITEMS = 200_000
+"""Items of a list or mapping at most: parameters, buckets, operators; chosen by hand, no model has as many."""
+_MOST = 1 << 63
+"""No count, size or number of elements is as large."""
+_LARGEST = 1e18
+"""No time in seconds or size in bytes is larger."""
+_ROUNDING = 1e-9
+"""How far below 0 an amount may lie, in its unit: rounding of files leaves as much."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of a number, or of how many characters or items there are; by pydantic's names, and as it compares them."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    min_length: int | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was read goes through `check`, which returns it, or something in its place.
+
+    It raises an InputError for what cannot be, whose place is below the field.
+    """
+
+    check: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The JSON value is read by `read` alone, as `Checked` has it, and written by `write`."""
+
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A text is one of these."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A tuple of records is written as an object with a list for each of their fields, all of one length.
+
+    A field that the file may lack is left out where no record has another value than its default.
+    """
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tuple of records is written as a list of lists, each with the values of a record's fields in their order."""
+
+
+@dataclass(frozen=True)
+class ByName:
+    """A mapping of records by their `name` is written as a list of them."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """How a file writes a field.
+
+    Attributes:
+        path: keys to it, one in another; none where its key is its name.
+        stated: no file lacks it, though it has a default in Python.
+        written: it is written where it has its default too, though a file may lack it.
+    """
+
+    path: tuple[str, ...] = ()
+    stated: bool = False
+    written: bool = False
+
+
+STATED, WRITTEN = Key(stated=True), Key(written=True)
+
+
+class NotInFile:
+    """Marks a field that no file has: it is what somebody asked of the record later."""
+
+
+def _check_amount(value: float) -> float:
+    if value < -_ROUNDING:
+        raise InputError(f"{value!r} is not a number from 0 on")
+    return value
+
+
+Text = Annotated[str, Bounds(min_length=1)]
+Index = Annotated[int, Bounds(ge=0, lt=_MOST)]
+Count = Annotated[int, Bounds(gt=0, lt=_MOST)]
+Number = Annotated[float, Bounds(ge=-_LARGEST, le=_LARGEST)]
+"""Seconds or bytes that arithmetic keeps finite."""
+Amount = Annotated[Number, Checked(_check_amount)]
+"""Seconds or bytes from 0 on, but for rounding."""
