@@ -5,8 +5,15 @@ from __future__ import annotations
 from ddpsim.cli.output import first_rows
 from ddpsim.doctor.other_work import OtherWork
 from ddpsim.explaining.against import RunComparison
-from ddpsim.explaining.explanation import Explanation
-from ddpsim.explaining.tables import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS, describe_collective_times
+from ddpsim.explaining.explanation import (
+    CHANGES,
+    COLLECTIVES,
+    MOVED,
+    PARTS,
+    RANKS,
+    Explanation,
+    describe_collective_times,
+)
 from ddpsim.explaining.tuned import Tuning, TuningRound
 from ddpsim.prediction.path import format_helps_most
 from ddpsim.tables import break_line, table_of

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass
 from math import hypot
 from statistics import median
 
-from ddpsim.explaining.explanation import Explanation
+from ddpsim.explaining.explanation import CHANGES, MOVED, Explanation, part_name
 from ddpsim.explaining.late import FEWEST, SHARE, SURE, standard_error
 from ddpsim.explaining.ranks import PARTS, TracedRank
-from ddpsim.explaining.tables import CHANGES, MOVED, part_name
 from ddpsim.tables import ResultTable, table_of
 from ddpsim.tables.cells import ms_more, percent
 from ddpsim.trace.metrics import parts_of

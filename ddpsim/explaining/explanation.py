@@ -14,10 +14,32 @@ from ddpsim.explaining.links import SlowLink
 from ddpsim.explaining.ranks import UNPREDICTED, traced_parts
 from ddpsim.explaining.recorder import RecorderDumps
 from ddpsim.explaining.splits import CollectiveSummary
-from ddpsim.explaining.tables import COLLECTIVES, PARTS, RANKS, part_name
 from ddpsim.tables import ResultTable, table_of
 from ddpsim.tables.cells import ms_more
 from ddpsim.trace.metrics import Summary
+from ddpsim.trace.tables import PART_NAMES
+
+PARTS, COLLECTIVES, RANKS = "Parts of the step", "Collectives", "Ranks"
+CHANGES, MOVED = "What changed", "Collectives, before and now"
+"""Titles of tables."""
+
+
+def describe_collective_times(rank: int, *, several: bool) -> str:
+    """Return what the times of the table of collectives are of.
+
+    Args:
+        rank: whose moments are shown.
+        several: whether more than one rank was traced.
+    """
+    moments = f"ready (launched, earlier ones finished), started and finished on rank {rank}, since its step began"
+    split = "; waiting for the last rank, mean over ranks; wire after it has come" if several else ""
+    return f"{moments}{split}; each number is a median over steps, so that they need not add up"
+
+
+def part_name(part: str) -> str:
+    """Return what a part of a step is called."""
+    names = {**PART_NAMES, "input_s": "input, loop"}
+    return names.get(part) or f"{part.removesuffix('_s')} (not DDP's)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from ddpsim.charts.model import StackedBar
 from ddpsim.charts.timeline import BROADCAST, TimelineStep, timeline_from_document
 from ddpsim.explaining.against import RunComparison
-from ddpsim.explaining.explanation import Explanation
+from ddpsim.explaining.explanation import CHANGES, COLLECTIVES, PARTS, RANKS, Explanation, describe_collective_times
 from ddpsim.explaining.ranks import TracedRank
 from ddpsim.explaining.splits import CollectiveSummary
-from ddpsim.explaining.tables import CHANGES, COLLECTIVES, PARTS, RANKS, describe_collective_times
 from ddpsim.planning.worth import format_gain
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from ddpsim.errors import TraceError
-from ddpsim.workload.kineto.events import DeviceWork, Events, HostEvent, dtype_named
+from ddpsim.workload.kineto.events import BROADCAST_OPERATORS, DeviceWork, Events, HostEvent, dtype_named
 
 NODE = "autograd::engine::evaluate_function: "
 ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -31,13 +31,6 @@ _ALIKE = 0.8
 """Share of their gradients that micro-batches of one step have in common at least: some leave branches out; by hand."""
 _SHORT_WAIT_S = 50e-6
 """A wait for an event shorter than this found it done; DDP's own timers wait so."""
-
-BROADCAST_OPERATORS = {
-    "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors", "aten::view", "aten::empty", "aten::cat",
-    "aten::narrow", "aten::slice", "aten::as_strided", "aten::copy_", "aten::split", "aten::split_with_sizes",
-    "c10d::broadcast_", "record_param_comms", "nccl:broadcast", "gloo:broadcast",
-}  # fmt: skip
-"""What the broadcast of buffers at the start of forward consists of."""
 
 
 @dataclass(frozen=True, slots=True)

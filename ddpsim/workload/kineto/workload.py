@@ -25,10 +25,8 @@ from ddpsim.trace.json.streaming import StreamedTrace
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
 from ddpsim.workload.kineto.collectives import calls_in, foreign_calls
-from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s
-from ddpsim.workload.kineto.forward_use import forward_use_in
-from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
-from ddpsim.workload.kineto.parsing import collect
+from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s, collect
+from ddpsim.workload.kineto.mapping import Mapping, forward_use_in, map_arrivals
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import HostStep, describe_accumulation, find_steps, micro_batches_of
 from ddpsim.workload.profile import Phase, Workload

@@ -11,10 +11,9 @@ from ddpsim.bucketing.plan import plan_buckets
 from ddpsim.cli.app import run
 from ddpsim.cli.explain_text import text
 from ddpsim.explaining import foretold
-from ddpsim.explaining.advice import advice_of
 from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.bucket_origin import bucket_origin
-from ddpsim.explaining.explain import explain
+from ddpsim.explaining.explain import advice_of, explain
 from ddpsim.explaining.foretold import foretell
 from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.late import late_rank
