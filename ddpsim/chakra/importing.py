@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from math import isfinite
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from ddpsim.chakra.steps import BACKWARD, FORWARD, MODULE_BUFFERS, OPTIMIZER, PA
 from ddpsim.errors import TraceError, shorten
 from ddpsim.files import display_name, read_bytes
 from ddpsim.strict import list_mappings
+from ddpsim.trace.records import CollectiveTimes
 from ddpsim.workload import Workload
 from ddpsim.workload.files import nullable, workload_from
 from ddpsim.workload.profile import ForwardUse, Seconds, median_use
@@ -32,39 +33,17 @@ _UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class TracedCollective:
-    """A communication node of a trace.
-
-    Attributes:
-        operation: as Chakra names it, or `SEND` and `RECV`.
-        size_bytes: what a rank puts in.
-        ranks: of its process group; None where the trace does not list it.
-        duration_s: that the trace has; 0 where it has none.
-    """
-
-    name: str
-    operation: str
-    size_bytes: int
-    group: str
-    ranks: int | None
-    duration_s: float
-
-    def record(self) -> dict[str, object]:
-        """Return it as a row of JSON."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
 class ImportedTrace:
     """What was read of a trace.
 
     Attributes:
-        collectives: of all iterations, in the order of the file.
+        collectives: of all iterations, in the order of the file; `operation` is as Chakra names it, or `SEND` and
+            `RECV`, `size_bytes` what a rank puts in.
         notes: what was assumed.
     """
 
     workload: Workload
-    collectives: tuple[TracedCollective, ...]
+    collectives: tuple[CollectiveTimes, ...]
     notes: tuple[str, ...]
 
 
@@ -85,26 +64,37 @@ def import_trace(path: Path) -> ImportedTrace:
             raise TraceError(what, place=place, remedy=f"{_REMEDY}, made by chakra_converter") from None
         raise
     notes: tuple[str, ...] = ()
-    seen = tuple(_collectives(nodes, place))
+    sent = tuple(_collectives(nodes, place))
     if not any("phase" in node.attributes for node in nodes):
         nodes, notes = annotate_nodes(nodes, place)
         header = {"workload": path.name.removesuffix(".et"), **header}
-    return ImportedTrace(_workload(header, nodes, place), seen, notes)
+    return ImportedTrace(_workload(header, nodes, place), sent, notes)
 
 
-def _collectives(nodes: Sequence[TraceNode], place: str) -> Iterable[TracedCollective]:
+def _collectives(nodes: Sequence[TraceNode], place: str) -> Iterable[CollectiveTimes]:
     sizes = _group_sizes(nodes, place)
-    for node in nodes:
-        if not node.communicates:
-            continue
+    sent = [node for node in nodes if node.communicates]
+    first_us = min((node.start_us for node in sent), default=0)
+    for index, node in enumerate(sent):
         group = str(node.attributes.get("pg_name", ""))
         operation = NodeType(node.type).name.removeprefix("COMM_")
         if node.type == NodeType.COMM_COLL:
             number = _parse_whole(node, "comm_type", place)
             known = number in [int(each) for each in CollectiveType]
             operation = CollectiveType(number).name if known else f"collective {number}"
-        size_bytes = _parse_whole(node, "comm_size", place)
-        yield TracedCollective(node.name, operation, size_bytes, group, sizes.get(group), node.duration_us / 1e6)
+        start_s = (node.start_us - first_us) / 1e6
+        yield CollectiveTimes(
+            index=index,
+            name=node.name,
+            operation=operation,
+            size_bytes=_parse_whole(node, "comm_size", place),
+            group=group,
+            ranks=sizes.get(group),
+            ready_s=start_s,
+            launched_s=start_s,
+            started_s=start_s,
+            finished_s=start_s + _s(node),
+        )
 
 
 def _group_sizes(nodes: Sequence[TraceNode], place: str) -> dict[str, int]:
