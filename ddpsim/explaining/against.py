@@ -59,10 +59,6 @@ class OperationTotals:
     wait_s: float
     wire_s: float
 
-    def document(self) -> dict[str, object]:
-        """Return it as JSON values."""
-        return asdict(self)
-
     def text(self) -> str:
         """Return how many, and of what size in all, in words."""
         if not self.count:
@@ -107,8 +103,7 @@ class RunComparison:
             "step": self.step.document(),
             "parts": [part.document() for part in self.parts],
             "collectives": [
-                {"operation": name, "then": then.document(), "now": now.document()}
-                for name, then, now in self.collectives
+                {"operation": name, "then": asdict(then), "now": asdict(now)} for name, then, now in self.collectives
             ],
             "changed": list(self.changed),
             "verdict": self.verdict(),

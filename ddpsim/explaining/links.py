@@ -59,10 +59,6 @@ class SlowLink:
         slow = "" if self.factor is None else f"communication takes {self.factor:.2f} times what is expected; "
         return f"{where}{slow}{self.source}"
 
-    def document(self) -> dict[str, object]:
-        """Return it as JSON values."""
-        return {"factor": self.factor, "seconds": self.seconds, "ranks": list(self.ranks), "source": self.source}
-
 
 def find_slow_link(
     ranks: Sequence[TracedRank], machine: TracedMachine | None, backend: str, step_s: float, *, agreed: bool
@@ -90,7 +86,8 @@ def find_slow_link(
     marked = _find_slow_link_ranks(steps, ALONE) if tells else ()
     if not marked:
         return None
-    apart = median(_measure_spread_s(row) for row in steps)
+    ends = [[[each.finished_s for each in at] for at in zip(*row.values(), strict=True)] for row in steps]
+    apart = median(median(max(each) - min(each) for each in row) for row in ends)
     return SlowLink(None, apart, marked, "these ranks leave every collective after the others")
 
 
@@ -142,11 +139,6 @@ def _measure_wire_s(row: Row) -> float:
         begin = max(each.started_s for each in at)
         spans.append((begin, max(begin, median(each.finished_s for each in at))))
     return length(union(spans))
-
-
-def _measure_spread_s(row: Row) -> float:
-    ends = [[each.finished_s for each in at] for at in zip(*row.values(), strict=True)]
-    return float(median(max(each) - min(each) for each in ends))
 
 
 def _find_slow_link_ranks(steps: Sequence[Row], least: float) -> tuple[int, ...]:

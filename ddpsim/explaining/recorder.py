@@ -123,7 +123,12 @@ def read_recorder(folder: str | Path) -> RecorderDumps:
             refused.append(error)
     if not dumps:
         raise refused[0] if refused else TraceError("holds no dump", place=str(folder), remedy=_REMEDY)
-    return _summarise_dumps(dumps, tuple(f"left out: {error}" for error in refused))
+    ranks = tuple(sorted(dumps))
+    numbers = sorted({number for entries in dumps.values() for number in entries})
+    common = [number for number in numbers if sum(number in entries for entries in dumps.values()) > 1]
+    last, behind, mismatches = _find_last(dumps, common), _find_behind(dumps), _mismatches(dumps, common)
+    notes = tuple(f"left out: {error}" for error in refused)
+    return RecorderDumps(ranks, len(common), last, behind, mismatches, notes)
 
 
 def _rank_of(file: Path) -> int:
@@ -152,15 +157,6 @@ def _entries(file: Path) -> dict[int, dict[str, Any]]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
-
-
-def _summarise_dumps(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], notes: tuple[str, ...]) -> RecorderDumps:
-    ranks = tuple(sorted(dumps))
-    numbers = sorted({number for entries in dumps.values() for number in entries})
-    common = [number for number in numbers if sum(number in entries for entries in dumps.values()) > 1]
-    return RecorderDumps(
-        ranks, len(common), _find_last(dumps, common), _find_behind(dumps), _mismatches(dumps, common), notes
-    )
 
 
 def _find_last(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Sequence[int]) -> tuple[int, float] | None:
