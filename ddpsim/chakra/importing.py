@@ -116,7 +116,10 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
     names = [str(each["name"]) for each in parameters]
     if twice := next((name for name, count in Counter(names).items() if count > 1), None):
         raise TraceError(f"has two parameters {shorten(twice, 60)!r}", place=place, remedy=_REMEDY)
-    by_iteration = _group_by_iteration(nodes, place)
+    by_iteration: dict[int, list[TraceNode]] = {}
+    for node in nodes:
+        if node.type == NodeType.COMP and "phase" in node.attributes:
+            by_iteration.setdefault(_parse_whole(node, "iteration", place), []).append(node)
     if not (parameters and by_iteration):
         remedy = "give a trace of training, whose gradients are reduced"
         raise TraceError("has no gradients", place=place, remedy=remedy)
@@ -125,7 +128,11 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
     device = str(header.get("device", _UNKNOWN))
     one_clock = device == "cpu" or device.startswith(_TIMED)
     steps = [_Step.of(mine, names, used, place, one_clock=one_clock) for _, mine in sorted(by_iteration.items())]
-    _fill_in_optimizer(steps)
+    # Micro-batches without an optimizer have the time of those that have one: a workload has it in all.
+    updates = [each.seconds[OPTIMIZER] for each in steps if any(each.seconds[OPTIMIZER])]
+    for each in steps:
+        if updates and not any(each.seconds[OPTIMIZER]):
+            each.seconds[OPTIMIZER] = updates[0]
     if all(each.matches(steps[0]) for each in steps):
         steps = steps[:1]
 
@@ -166,23 +173,6 @@ _COPIED = (
     "precision", "batch_size", "threads", "estimated", "arithmetic_share", "ranks", "autocast_dtype", "sequence_length",
 )  # fmt: skip
 """Attributes of the header that are a workload file's keys as they are."""
-
-
-def _group_by_iteration(nodes: Sequence[TraceNode], place: str) -> dict[int, list[TraceNode]]:
-    """Return the compute nodes of each iteration."""
-    found: dict[int, list[TraceNode]] = {}
-    for node in nodes:
-        if node.type == NodeType.COMP and "phase" in node.attributes:
-            found.setdefault(_parse_whole(node, "iteration", place), []).append(node)
-    return found
-
-
-def _fill_in_optimizer(steps: Sequence[_Step]) -> None:
-    """Give micro-batches without an optimizer the time of those that have one: a workload has it in all."""
-    found = [each.seconds[OPTIMIZER] for each in steps if any(each.seconds[OPTIMIZER])]
-    for each in steps:
-        if found and not any(each.seconds[OPTIMIZER]):
-            each.seconds[OPTIMIZER] = found[0]
 
 
 @dataclass(frozen=True, slots=True)

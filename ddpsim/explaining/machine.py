@@ -92,21 +92,21 @@ def machine_of(
     refuse_excluded(None, "explain", TopologyError, beside={"topology": topology, "topo": topo})
     if topology is None and topo is None:
         return _assume_machine(world_size, device, points, backend)
-    known = load_topology(topology) if topology is not None else _import_machine(str(topo), device)
+    if topology is not None:
+        known = load_topology(topology)
+    else:
+        remedy = "give what `nvidia-smi topo -m` or `rocm-smi --showtopo` printed, or NCCL's XML"
+        gpu = kind_of(device).lower() if device not in ("cpu", "GPU") else None
+        name = Path(str(topo)).name.partition(".")[0] or "imported"
+        known = import_topology(
+            read_text(str(topo), TopologyError, remedy), display_name(str(topo)), gpu=gpu, name=name
+        )
     check_machine(known, world_size, device, node_gpus, "topo" if topology is None else "topology")
     nodes, per_node, notes = _place_ranks(known, world_size)
     calibration = None
     if nccl_tests is not None:
         calibration = calibrate(read_tables(nccl_tests), known, backend=backend, accept_misfit=True).calibration
     return TracedMachine(known, nodes, per_node, calibration, notes=notes)
-
-
-def _import_machine(path: str, device: str) -> Topology:
-    text = read_text(
-        path, TopologyError, "give what `nvidia-smi topo -m` or `rocm-smi --showtopo` printed, or NCCL's XML"
-    )
-    gpu = kind_of(device).lower() if device not in ("cpu", "GPU") else None
-    return import_topology(text, display_name(path), gpu=gpu, name=Path(path).name.partition(".")[0] or "imported")
 
 
 def _place_ranks(topology: Topology, world_size: int) -> tuple[int, int, tuple[str, ...]]:

@@ -219,18 +219,17 @@ class _EventTable:
                 size, stream = args.get("bytes", 0), str(args.get("stream", thread))
                 rest = int(size) if _is_amount(size) else 0, _correlation(args)
                 kernels(name, start, start + duration, share(stream, stream), rest)
-            elif wanted[name] if name in wanted else self._is_wanted(name):
-                launches(name, start, start + duration, thread, _correlation(args))
+            else:
+                if name not in wanted:
+                    # The call launches work or waits for it.
+                    wanted[name] = name in _WAITS or any(word in name for word in _LAUNCHING)
+                if wanted[name]:
+                    launches(name, start, start + duration, thread, _correlation(args))
 
     def _take_process(self, event: Mapping[str, Any]) -> None:
         args = event.get("args")
         if event.get("name") in ("process_name", "process_labels") and isinstance(args, dict):
             self.processes.update((said, None) for said in args.values() if isinstance(said, str))
-
-    def _is_wanted(self, name: str) -> bool:
-        """Whether the runtime call launches work or waits for it."""
-        found = self.wanted[name] = name in _WAITS or any(word in name for word in _LAUNCHING)
-        return found
 
     def _is_inner(self, name: str, start: float, end: float, thread: object) -> bool:
         """Whether it is a part of the operator before it on its thread: nobody asks which; half of all are.

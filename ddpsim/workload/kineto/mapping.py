@@ -66,7 +66,8 @@ def _map_by_shapes(step: HostStep, shapes: Workload, place: str) -> Mapping:
     if len(first) != count:
         what = f"{shapes.name} has {len(first)} gradients an iteration, {place} has {count}"
         raise WorkloadError(what, place="shapes", remedy="give a workload of the traced model")
-    buckets = _buckets(step)
+    # Gradients that had arrived by then, and elements, of each allreduce whose size the trace gives.
+    buckets = [(collective.after, collective.elements) for collective in step.collectives if collective.elements]
     for how, order in orders.items():
         if buckets and _mismatch(buckets, order, shapes.parameters) is None:
             confirmed = f"confirmed by {len(buckets)} allreduces of {', '.join(f'{n:,}' for _, n in buckets)} elements"
@@ -122,11 +123,6 @@ def _with_dtypes(mapping: Mapping, dtypes: Sequence[str | None], source: str) ->
         return mapping
     found = ", ".join(f"{count} of {what}" for what, count in others.items())
     return Mapping(tuple(parameters), mapping.order, f"{mapping.how}; gradients are the trace's: {found} in {source}")
-
-
-def _buckets(step: HostStep) -> list[tuple[int, int]]:
-    """Return (arrivals by then, elements) of each allreduce whose size the trace gives."""
-    return [(collective.after, collective.elements) for collective in step.collectives if collective.elements]
 
 
 def _mismatch(buckets: Sequence[tuple[int, int]], order: Sequence[int], parameters: Sequence[Parameter]) -> str | None:

@@ -188,18 +188,16 @@ def open_trace(path: str | Path, shapes: Workload | None = None) -> DissectedTra
     found = find_steps(file.events, file.place)
     steps, notes = _select_alike(found)
     mapping = map_arrivals(steps, shapes, file.place)
-    notes = [*notes, *_note_foreign(file.events, steps[-1])]
+    # Of collectives that layers make by themselves a workload knows nothing.
+    if steps[-1].reducer and (calls := foreign_calls(calls_in(file.events.operators), steps[-1])):
+        many = ", ".join(f"{count} {name}" for name, count in sorted(calls.items()))
+        what = (
+            "are cut out too, and what waits for them"
+            if file.events.works
+            else "count as computation, with their waits"
+        )
+        notes.append(f"forward and backward hold collectives that are not DDP's, {many} a step: they {what}")
     return DissectedTrace(file, steps, TimelineWithoutDdp(file.events.works, found), mapping, notes)
-
-
-def _note_foreign(events: Events, step: HostStep) -> list[str]:
-    """Return a note on collectives that layers make by themselves, of which a workload knows nothing."""
-    calls = foreign_calls(calls_in(events.operators), step)
-    if not step.reducer or not calls:
-        return []
-    many = ", ".join(f"{count} {name}" for name, count in sorted(calls.items()))
-    what = "are cut out too, and what waits for them" if events.works else "count as computation, with their waits"
-    return [f"forward and backward hold collectives that are not DDP's, {many} a step: they {what}"]
 
 
 def import_trace(path: str | Path, shapes: Workload | None = None) -> Imported:
@@ -257,7 +255,10 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
             **({"accumulation": said} if (said := accumulation_in(steps)) else {}),
         },
     )
-    return Imported(workload, (*traced.notes, mapping.how, known, *_bound(workload), *_batch(shapes)))
+    batch = (
+        "batch size unknown, 1 is written" if shapes is None else f"batch size and buffers are those of {shapes.name}"
+    )
+    return Imported(workload, (*traced.notes, mapping.how, known, *_bound(workload), batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,11 +386,3 @@ def _bound(workload: Workload) -> list[str]:
         what = f"{format_time(device)} of kernels in {format_time(host)} of host work a step"
         return [f"host-bound: {what}; a faster device would change little, and the profiler adds to the host's share"]
     return [f"device-bound: {format_time(device)} of kernels, {format_time(host)} of host work a step"]
-
-
-def _batch(shapes: Workload | None) -> list[str]:
-    return (
-        ["batch size unknown, 1 is written"]
-        if shapes is None
-        else [f"batch size and buffers are those of {shapes.name}"]
-    )
