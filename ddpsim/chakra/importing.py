@@ -195,10 +195,13 @@ class _Step:
         cls, nodes: Sequence[TraceNode], names: Sequence[str], used: Sequence[str], place: str, *, one_clock: bool
     ) -> _Step:
         index, uses = ({name: number for number, name in enumerate(each)} for each in (names, used))
-        seconds = {
-            phase: _phase_s([node for node in nodes if node.attributes["phase"] == phase], one_clock=one_clock)
-            for phase in (FORWARD, BACKWARD, OPTIMIZER)
-        }
+        seconds = {}
+        for phase in (FORWARD, BACKWARD, OPTIMIZER):
+            # That the device idles for a launch is no work.
+            works = [n for n in nodes if n.attributes["phase"] == phase and "lag_us" not in n.attributes]
+            host_s = sum(_s(node) for node in works if node.attributes.get("is_cpu_op"))
+            device_s = sum(_s(node) for node in works if not node.attributes.get("is_cpu_op"))
+            seconds[phase] = (host_s + device_s, host_s + device_s) if one_clock else (host_s, device_s)
         hooks, ready = _gradients(nodes, index, place, one_clock=one_clock)
         return cls(seconds, hooks, ready, _forward_use(nodes, uses, place, one_clock=one_clock))
 
@@ -271,14 +274,6 @@ def _forward_use(
     for clock in (0, 1):
         found[clock, known[1 - clock] & ~known[clock]] = 0.0
     return ForwardUse(found[0], found[1])
-
-
-def _phase_s(nodes: Sequence[TraceNode], *, one_clock: bool) -> tuple[float, float]:
-    """Return what host and device work in a phase; that the device idles for a launch is no work."""
-    works = [node for node in nodes if "lag_us" not in node.attributes]
-    host_s = sum(_s(node) for node in works if node.attributes.get("is_cpu_op"))
-    device_s = sum(_s(node) for node in works if not node.attributes.get("is_cpu_op"))
-    return (host_s + device_s, host_s + device_s) if one_clock else (host_s, device_s)
 
 
 def _s(node: TraceNode) -> float:

@@ -50,7 +50,13 @@ def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
         number = draws[rank]
         setting = run.settings[number]
         groups = groups_of(rank, sizes, world_size)
-        nodes = [*_lists(setting, groups), *_select_rank_nodes(steps[number], groups, rank)]
+        # The lists of process groups, parameters and module buffers come before all others.
+        lists = [
+            TraceNode(0, _INIT, NodeType.METADATA, inputs=Tensors(format_groups(groups))),
+            TraceNode(1, PARAMETERS, NodeType.METADATA, outputs=tensors_of(setting.workload.parameters)),
+            TraceNode(2, MODULE_BUFFERS, NodeType.METADATA, outputs=tensors_of(setting.workload.buffers)),
+        ]
+        nodes = [*lists, *_select_rank_nodes(steps[number], groups, rank)]
         data = encode(_header(run, setting, rank), nodes)
         if rank == 0 and (total := len(data) * world_size) > MOST_BYTES:
             what = f"{world_size} ranks' traces of {format_size(len(data))} are {format_size(total)}"
@@ -83,15 +89,6 @@ def _header(run: JobRun, setting: RankConfiguration, rank: int) -> dict[str, Att
         **({} if workload.autocast_dtype is None else {"autocast_dtype": workload.autocast_dtype}),
         **({} if workload.sequence_length is None else {"sequence_length": workload.sequence_length}),
     }
-
-
-def _lists(setting: RankConfiguration, groups: dict[str, ProcessGroup]) -> list[TraceNode]:
-    """Return the nodes that list process groups, parameters and module buffers; they come before all others."""
-    return [
-        TraceNode(0, _INIT, NodeType.METADATA, inputs=Tensors(format_groups(groups))),
-        TraceNode(1, PARAMETERS, NodeType.METADATA, outputs=tensors_of(setting.workload.parameters)),
-        TraceNode(2, MODULE_BUFFERS, NodeType.METADATA, outputs=tensors_of(setting.workload.buffers)),
-    ]
 
 
 def _select_rank_nodes(nodes: Sequence[TraceNode], groups: dict[str, ProcessGroup], rank: int) -> list[TraceNode]:

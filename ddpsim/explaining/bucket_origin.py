@@ -79,7 +79,11 @@ def _caps_of(basis: PredictionBasis, groups: list[set[int]], make: Make, place: 
     totals = [sum(sizes[index] for index in group) for group in groups]
     every = [(total - sizes[max(group, key=place)], total) for total, group in zip(totals, groups, strict=True)]
     one, first, others = _join_ranges(every), every[0], _join_ranges(every[1:])
-    uniform = _range(one) if one is not None and _gives(one, lambda mib: same(BucketCaps(bucket_cap_mb=mib))) else ""
+    uniform = ""
+    if one is not None:
+        # Caps at both ends of the limits must give the buckets.
+        lowest, highest = one[0] + 1, 2 * (one[0] + 1) if math.isinf(one[1]) else one[1]
+        uniform = _range(one) if all(same(BucketCaps(bucket_cap_mb=cap / MIB)) for cap in (lowest, highest)) else ""
     if not same(BucketCaps()):
         return f"bucket_cap_mb {uniform}" if uniform else ""
     said = "torch's default, [1, 25] MiB"
@@ -100,13 +104,6 @@ def _join_ranges(each: Sequence[Range]) -> Range | None:
         if above < up_to:
             return above, up_to
     return None
-
-
-def _gives(limits: Range, same: Callable[[float], bool]) -> bool:
-    """Whether caps at both ends of the limits give the buckets."""
-    above, up_to = limits
-    highest = 2 * (above + 1) if math.isinf(up_to) else up_to
-    return same((above + 1) / MIB) and same(highest / MIB)
 
 
 def _range(limits: Range) -> str:

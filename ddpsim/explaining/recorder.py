@@ -14,7 +14,7 @@ import pickle
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -245,14 +245,10 @@ class _Plain(pickle._Unpickler):
         make: Any = pickle._Unpickler.dispatch[opcode]
         make(self)
         made = self.stack[-1]  # type: ignore[attr-defined]
-        self._held[id(made)] = (made, self._count(made))
-
-    def _count(self, made: Iterable[object]) -> int:
-        """Return how many values a tuple holds, with those in its tuples."""
         count = 1 + sum(self._held[id(each)][1] if isinstance(each, tuple) else 1 for each in made)
         if count > _MOST_IN_TUPLE:
             raise pickle.UnpicklingError(f"a tuple of more than {_MOST_IN_TUPLE:,} values")
-        return count
+        self._held[id(made)] = (made, count)
 
 
 for _code in (pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3):

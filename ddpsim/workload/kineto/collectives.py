@@ -75,21 +75,17 @@ def calls_in(operators: Sequence[HostEvent]) -> list[Call]:
         at = bisect_right(begun, event.start_s)
         inside = details[at] if at < len(details) and details[at].start_s <= event.end_s else None
         args = event.args if inside is None else inside.args
-        ranks = args.get("Group size")
+        ranks, elements, dtype = args.get("Group size"), args.get("In msg nelems"), dtype_named(args.get("dtype"))
+        size = dimensions_bytes(event.args)
+        if isinstance(elements, int) and dtype is not None:
+            size = elements * _WIDTHS.get(dtype, 4) if 0 <= elements < _MOST else None
         found.append(
             Call(
-                operation, event.start_s, event.end_s, event.thread, _size(args, event.args),
+                operation, event.start_s, event.end_s, event.thread, size,
                 ranks if isinstance(ranks, int) else None,
             )
         )  # fmt: skip
     return found
-
-
-def _size(said: Mapping[str, object], called: Mapping[str, object]) -> int | None:
-    elements, dtype = said.get("In msg nelems"), dtype_named(said.get("dtype"))
-    if isinstance(elements, int) and dtype is not None:
-        return elements * _WIDTHS.get(dtype, 4) if 0 <= elements < _MOST else None
-    return dimensions_bytes(called)
 
 
 def dimensions_bytes(args: Mapping[str, object]) -> int | None:

@@ -195,7 +195,9 @@ class _EventTable:
             category = event.get("cat")
             if not isinstance(category, str) or category not in _KINDS or event.get("ph") != "X":
                 if event.get("ph") == "M":
-                    self._take_process(event)
+                    named = event.get("args")
+                    if event.get("name") in ("process_name", "process_labels") and isinstance(named, dict):
+                        self.processes.update((said, None) for said in named.values() if isinstance(said, str))
                 elif isinstance(category, str):
                     self.unread.add(category)
                 continue
@@ -225,11 +227,6 @@ class _EventTable:
                     wanted[name] = name in _WAITS or any(word in name for word in _LAUNCHING)
                 if wanted[name]:
                     launches(name, start, start + duration, thread, _correlation(args))
-
-    def _take_process(self, event: Mapping[str, Any]) -> None:
-        args = event.get("args")
-        if event.get("name") in ("process_name", "process_labels") and isinstance(args, dict):
-            self.processes.update((said, None) for said in args.values() if isinstance(said, str))
 
     def _is_inner(self, name: str, start: float, end: float, thread: object) -> bool:
         """Whether it is a part of the operator before it on its thread: nobody asks which; half of all are.

@@ -56,7 +56,11 @@ class IterationReader:
         collectives = [self._collective(index, each, step) for index, each in enumerate(sent)]
         if self._on_device:
             host = _host_work(step, after, end_s, {}, _finished_s(step, ()))
-            device = self._device_work(step, end_s)
+            marks = (step.forward_s, step.backward_s, step.backward_end_s, end_s)
+            device = {
+                phase: busy_s(work for work in self._select_between(*span) if not is_communication(work))
+                for phase, span in zip(("forward", "backward", "optimizer"), pairwise(marks), strict=True)
+            }
             start_s, end_s, parts = self._device_parts(step, after, end_s, collectives)
         else:
             start_s, device, over_s = step.forward_s, {}, _finished_s(step, collectives)
@@ -135,17 +139,6 @@ class IterationReader:
         """Return when the device was done with what the host had launched by then."""
         index = bisect_right(self._launches, launched_before_s) - 1
         return self._latest[index] if index >= 0 else 0.0
-
-    def _device_work(self, step: HostStep, end_s: float) -> dict[str, float]:
-        spans = {
-            "forward": (step.forward_s, step.backward_s),
-            "backward": (step.backward_s, step.backward_end_s),
-            "optimizer": (step.backward_end_s, end_s),
-        }
-        return {
-            phase: busy_s(work for work in self._select_between(*span) if not is_communication(work))
-            for phase, span in spans.items()
-        }
 
     def _device_parts(
         self, step: HostStep, after: HostStep | None, end_s: float, collectives: Sequence[CollectiveTimes]

@@ -228,6 +228,9 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
     for row, record in enumerate(recorded):
         hook[row, list(mapping.order)] = record.hooks
         ready[row, list(mapping.order)] = record.ready
+    # In which phases of each step the host waits for the device: most of the steps decide.
+    groups = micro_batches_of(steps)
+    waits = [{step.phase_of(w.start_s) or "optimizer" for step in group for w in step.waits} for group in groups]
     use, known = forward_use_in(file.events, steps, traced.timeline, mapping)
     device = "cpu" if file.device == "cpu" else "cuda:0"
     workload = Workload(
@@ -247,7 +250,7 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
         gradient_hook_s=hook.round(9),
         gradient_ready_s=ready.round(9),
         forward_use_s=use,
-        synchronises=_find_synchronising(steps),
+        synchronises=tuple(f"after_{p}" for p in _PHASES if 2 * sum(p in phases for phases in waits) > len(waits)),
         provenance={
             "how": "imported from a Kineto trace; the profiler slows the host",
             "mapping": mapping.how,
@@ -339,15 +342,6 @@ def _record(step: HostStep, timeline: TimelineWithoutDdp) -> _Record:
 def _phase(recorded: Sequence[_Record], phase: str) -> Phase:
     host, device = (np.array([getattr(r, clock)[phase] for r in recorded]).round(9) for clock in ("host_s", "device_s"))
     return Phase(host, device)
-
-
-def _find_synchronising(steps: Sequence[HostStep]) -> tuple[str, ...]:
-    """Return the phases in which the host waits for the device in most iterations."""
-    phases = [
-        {step.phase_of(wait.start_s) or "optimizer" for step in group for wait in step.waits}
-        for group in micro_batches_of(steps)
-    ]
-    return tuple(f"after_{p}" for p in _PHASES if 2 * sum(p in found for found in phases) > len(phases))
 
 
 def _precision(traced: DissectedTrace, shapes: Workload | None) -> str:
