@@ -46,6 +46,14 @@ class ImportedTrace:
     collectives: tuple[CollectiveTimes, ...]
     notes: tuple[str, ...]
 
+    def rows(self) -> list[dict[str, object]]:
+        """Return the collectives as JSON objects, with what each took by the trace; 0 where it has none."""
+        told = ("name", "operation", "size_bytes", "group", "ranks")
+        return [
+            {name: getattr(each, name) for name in told} | {"duration_s": round(each.finished_s - each.started_s, 6)}
+            for each in self.collectives
+        ]
+
 
 def import_trace(path: Path) -> ImportedTrace:
     """Return the workload in a Chakra execution trace.

@@ -27,7 +27,6 @@ from ddpsim.options.option import Section
 from ddpsim.tables.cells import ms
 
 if TYPE_CHECKING:
-    from ddpsim.trace.records import CollectiveTimes
     from ddpsim.workload import Workload
 
 app = typer.Typer(
@@ -145,7 +144,7 @@ def _import_chakra(trace: Path, file: Path | None, output: Output) -> None:
     if file is None:
         _write(imported.workload, output)
         return
-    seen = [_collective_row(each) for each in imported.collectives]
+    seen = imported.rows()
     found = {"notes": list(imported.notes), "traced_collectives": seen}
     _keep(imported.workload, file, output, found, _format_collectives(seen))
 
@@ -297,11 +296,6 @@ def _format_buckets(buckets: list[dict[str, float]]) -> str:
         for b in buckets
     ]
     return f"{table(header, rows)}\n\n"
-
-
-def _collective_row(sent: CollectiveTimes) -> dict[str, object]:
-    told = {name: getattr(sent, name) for name in ("name", "operation", "size_bytes", "group", "ranks")}
-    return {**told, "duration_s": round(sent.finished_s - sent.started_s, 6)}
 
 
 def _format_collectives(seen: list[dict[str, object]]) -> str:

@@ -26,18 +26,6 @@ CHANGES, MOVED = "What changed", "Collectives, before and now"
 """Titles of tables."""
 
 
-def describe_collective_times(rank: int, *, several: bool) -> str:
-    """Return what the times of the table of collectives are of.
-
-    Args:
-        rank: whose moments are shown.
-        several: whether more than one rank was traced.
-    """
-    moments = f"ready (launched, earlier ones finished), started and finished on rank {rank}, since its step began"
-    split = "; waiting for the last rank, mean over ranks; wire after it has come" if several else ""
-    return f"{moments}{split}; each number is a median over steps, so that they need not add up"
-
-
 def part_name(part: str) -> str:
     """Return what a part of a step is called."""
     names = {**PART_NAMES, "input_s": "input, loop"}
@@ -113,6 +101,13 @@ class Explanation:
         if self.foretold is not None:
             return None
         return next((why for note in self.notes if (why := note.partition(UNPREDICTED)[2])), None)
+
+    def describe_times(self, *, several: bool) -> str:
+        """Return what the times of the table of collectives are of; `several` ranks were traced, or one."""
+        moments = f"ready (launched, earlier ones finished), started and finished on rank {self.lead}"
+        split = "; waiting for the last rank, mean over ranks; wire after it has come" if several else ""
+        each = "each number is a median over steps, so that they need not add up"
+        return f"{moments}, since its step began{split}; {each}"
 
     def tables(self) -> dict[str, ResultTable]:
         """Return the step's parts, its collectives and its ranks as tables, by titles."""

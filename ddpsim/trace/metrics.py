@@ -101,6 +101,9 @@ INPUT = "input_s"
 LAYERS = "layer_comm_s"
 """The eighth part, of iterations whose layers wait for messages of their own."""
 
+OF_BUCKET = (*BUCKET, "skew_s")
+"""Fields of `BucketSummary` that documents have."""
+
 OVER_ITERATIONS = ("iterations", "iteration_low_s", "iteration_high_s")
 """Fields of `Summary` that tell how its iterations differ."""
 
@@ -175,7 +178,7 @@ class BucketSummary(BucketTimes):
 
     def document(self) -> dict[str, object]:
         """Return the bucket as JSON values."""
-        return {**{name: getattr(self, name) for name in (*BUCKET, "skew_s")}, "parameters": list(self.parameters)}
+        return {**{name: getattr(self, name) for name in OF_BUCKET}, "parameters": list(self.parameters)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,7 @@ def iteration_from(record: object, place: str, error: type[InputError], remedy: 
     buckets = tuple(bucket.times() for bucket in read.buckets)
     gradients = tuple(Gradient(parameter=p, hook_s=hook, ready_s=ready) for p, hook, ready in read.gradients)
     others = tuple(
-        CollectiveTimes(index=index, ready_s=each.started_s, launched_s=each.started_s, own=False, **dict(each))
+        CollectiveTimes.of_layer(index, each.operation, each.size_bytes, each.started_s, each.finished_s)
         for index, each in enumerate(read.layers, len(buckets))
     )
     parts = tuple(PartTimes(**dict(each)) for each in read.parts)
