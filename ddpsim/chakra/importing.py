@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from math import isfinite
 from pathlib import Path
 
@@ -18,10 +18,10 @@ import numpy as np
 
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode, decode
 from ddpsim.chakra.steps import BACKWARD, FORWARD, MODULE_BUFFERS, OPTIMIZER, PARAMETERS
-from ddpsim.chakra.unannotated import annotate_nodes
 from ddpsim.errors import TraceError, shorten
 from ddpsim.files import display_name, read_bytes
 from ddpsim.strict import list_mappings
+from ddpsim.trace.records import CollectiveTimes
 from ddpsim.workload import Workload
 from ddpsim.workload.files import workload_from
 from ddpsim.workload.profile import ForwardUse, median_use
@@ -34,40 +34,26 @@ _UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class TracedCollective:
-    """A communication node of a trace.
-
-    Attributes:
-        operation: as Chakra names it, or `SEND` and `RECV`.
-        size_bytes: what a rank puts in.
-        ranks: of its process group; None where the trace does not list it.
-        duration_s: that the trace has; 0 where it has none.
-    """
-
-    name: str
-    operation: str
-    size_bytes: int
-    group: str
-    ranks: int | None
-    duration_s: float
-
-    def record(self) -> dict[str, object]:
-        """Return it as a row of JSON."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
 class ImportedTrace:
     """What was read of a trace.
 
     Attributes:
-        collectives: of all iterations, in the order of the file.
+        collectives: of all iterations, in the order of the file; `operation` is as Chakra names it, or `SEND` and
+            `RECV`, `size_bytes` what a rank puts in.
         notes: what was assumed.
     """
 
     workload: Workload
-    collectives: tuple[TracedCollective, ...]
+    collectives: tuple[CollectiveTimes, ...]
     notes: tuple[str, ...]
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the collectives as JSON objects, with what each took by the trace; 0 where it has none."""
+        told = ("name", "operation", "size_bytes", "group", "ranks")
+        return [
+            {name: getattr(each, name) for name in told} | {"duration_s": round(each.finished_s - each.started_s, 6)}
+            for each in self.collectives
+        ]
 
 
 def import_trace(path: Path) -> ImportedTrace:
@@ -87,26 +73,37 @@ def import_trace(path: Path) -> ImportedTrace:
             raise TraceError(what, place=place, remedy=f"{_REMEDY}, made by chakra_converter") from None
         raise
     notes: tuple[str, ...] = ()
-    seen = tuple(_collectives(nodes, place))
+    sent = tuple(_collectives(nodes, place))
     if not any("phase" in node.attributes for node in nodes):
         nodes, notes = annotate_nodes(nodes, place)
         header = {"workload": path.name.removesuffix(".et"), **header}
-    return ImportedTrace(_workload(header, nodes, place), seen, notes)
+    return ImportedTrace(_workload(header, nodes, place), sent, notes)
 
 
-def _collectives(nodes: Sequence[TraceNode], place: str) -> Iterable[TracedCollective]:
+def _collectives(nodes: Sequence[TraceNode], place: str) -> Iterable[CollectiveTimes]:
     sizes = _group_sizes(nodes, place)
-    for node in nodes:
-        if not node.communicates:
-            continue
+    sent = [node for node in nodes if node.communicates]
+    first_us = min((node.start_us for node in sent), default=0)
+    for index, node in enumerate(sent):
         group = str(node.attributes.get("pg_name", ""))
         operation = NodeType(node.type).name.removeprefix("COMM_")
         if node.type == NodeType.COMM_COLL:
             number = _parse_whole(node, "comm_type", place)
             known = number in [int(each) for each in CollectiveType]
             operation = CollectiveType(number).name if known else f"collective {number}"
-        size_bytes = _parse_whole(node, "comm_size", place)
-        yield TracedCollective(node.name, operation, size_bytes, group, sizes.get(group), node.duration_us / 1e6)
+        start_s = (node.start_us - first_us) / 1e6
+        yield CollectiveTimes(
+            index=index,
+            name=node.name,
+            operation=operation,
+            size_bytes=_parse_whole(node, "comm_size", place),
+            group=group,
+            ranks=sizes.get(group),
+            ready_s=start_s,
+            launched_s=start_s,
+            started_s=start_s,
+            finished_s=start_s + _s(node),
+        )
 
 
 def _group_sizes(nodes: Sequence[TraceNode], place: str) -> dict[str, int]:
@@ -128,7 +125,10 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
     names = [str(each["name"]) for each in parameters]
     if twice := next((name for name, count in Counter(names).items() if count > 1), None):
         raise TraceError(f"has two parameters {shorten(twice, 60)!r}", place=place, remedy=_REMEDY)
-    by_iteration = _group_by_iteration(nodes, place)
+    by_iteration: dict[int, list[TraceNode]] = {}
+    for node in nodes:
+        if node.type == NodeType.COMP and "phase" in node.attributes:
+            by_iteration.setdefault(_parse_whole(node, "iteration", place), []).append(node)
     if not (parameters and by_iteration):
         remedy = "give a trace of training, whose gradients are reduced"
         raise TraceError("has no gradients", place=place, remedy=remedy)
@@ -137,7 +137,11 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
     device = str(header.get("device", _UNKNOWN))
     one_clock = device == "cpu" or device.startswith(_TIMED)
     steps = [_Step.of(mine, names, used, place, one_clock=one_clock) for _, mine in sorted(by_iteration.items())]
-    _fill_in_optimizer(steps)
+    # Micro-batches without an optimizer have the time of those that have one: a workload has it in all.
+    updates = [each.seconds[OPTIMIZER] for each in steps if any(each.seconds[OPTIMIZER])]
+    for each in steps:
+        if updates and not any(each.seconds[OPTIMIZER]):
+            each.seconds[OPTIMIZER] = updates[0]
     if all(each.matches(steps[0]) for each in steps):
         steps = steps[:1]
 
@@ -176,23 +180,6 @@ _COPIED = (
 """Attributes of the header that are a workload file's keys as they are."""
 
 
-def _group_by_iteration(nodes: Sequence[TraceNode], place: str) -> dict[int, list[TraceNode]]:
-    """Return the compute nodes of each iteration."""
-    found: dict[int, list[TraceNode]] = {}
-    for node in nodes:
-        if node.type == NodeType.COMP and "phase" in node.attributes:
-            found.setdefault(_parse_whole(node, "iteration", place), []).append(node)
-    return found
-
-
-def _fill_in_optimizer(steps: Sequence[_Step]) -> None:
-    """Give micro-batches without an optimizer the time of those that have one: a workload has it in all."""
-    found = [each.seconds[OPTIMIZER] for each in steps if any(each.seconds[OPTIMIZER])]
-    for each in steps:
-        if found and not any(each.seconds[OPTIMIZER]):
-            each.seconds[OPTIMIZER] = found[0]
-
-
 @dataclass(frozen=True, slots=True)
 class _Step:
     """The compute nodes of one iteration.
@@ -213,10 +200,13 @@ class _Step:
         cls, nodes: Sequence[TraceNode], names: Sequence[str], used: Sequence[str], place: str, *, one_clock: bool
     ) -> _Step:
         index, uses = ({name: number for number, name in enumerate(each)} for each in (names, used))
-        seconds = {
-            phase: _phase_s([node for node in nodes if node.attributes["phase"] == phase], one_clock=one_clock)
-            for phase in (FORWARD, BACKWARD, OPTIMIZER)
-        }
+        seconds = {}
+        for phase in (FORWARD, BACKWARD, OPTIMIZER):
+            # That the device idles for a launch is no work.
+            works = [n for n in nodes if n.attributes["phase"] == phase and "lag_us" not in n.attributes]
+            host_s = sum(_s(node) for node in works if node.attributes.get("is_cpu_op"))
+            device_s = sum(_s(node) for node in works if not node.attributes.get("is_cpu_op"))
+            seconds[phase] = (host_s + device_s, host_s + device_s) if one_clock else (host_s, device_s)
         hooks, ready = _gradients(nodes, index, place, one_clock=one_clock)
         return cls(seconds, hooks, ready, _forward_use(nodes, uses, place, one_clock=one_clock))
 
@@ -291,14 +281,6 @@ def _forward_use(
     return ForwardUse(found[0], found[1])
 
 
-def _phase_s(nodes: Sequence[TraceNode], *, one_clock: bool) -> tuple[float, float]:
-    """Return what host and device work in a phase; that the device idles for a launch is no work."""
-    works = [node for node in nodes if "lag_us" not in node.attributes]
-    host_s = sum(_s(node) for node in works if node.attributes.get("is_cpu_op"))
-    device_s = sum(_s(node) for node in works if not node.attributes.get("is_cpu_op"))
-    return (host_s + device_s, host_s + device_s) if one_clock else (host_s, device_s)
-
-
 def _s(node: TraceNode) -> float:
     return node.duration_us / 1e6
 
@@ -347,3 +329,96 @@ def _parse_number(node: TraceNode, name: str, place: str) -> float:
         what = f"`{name}` is {shorten(repr(value), 60)}, not a number"
         raise TraceError(what, place=_place(node, place), remedy=_REMEDY)
     return float(value)
+
+
+_REDUCING = (CollectiveType.ALL_REDUCE, CollectiveType.REDUCE_SCATTER)
+_ELEMENT_BYTES = 4
+"""Of the float32 that gradients are taken to be."""
+
+
+def annotate_nodes(nodes: Sequence[TraceNode], place: str) -> tuple[list[TraceNode], tuple[str, ...]]:
+    """Return the compute nodes with their phases and gradients, and what was assumed.
+
+    Raises:
+        TraceError: nodes that wait for each other, or for one that is not there.
+    """
+    ordered = _sort_nodes(nodes, place)
+    reducing = [
+        node
+        for node in ordered
+        if node.type == NodeType.COMM_COLL and node.attributes.get("comm_type") in [int(each) for each in _REDUCING]
+    ]
+    last_before = {node.id: _find_last_computed(node, ordered) for node in reducing}
+    gradients: dict[int, list[TraceNode]] = {}
+    for node in reducing:
+        gradients.setdefault(last_before[node.id], []).append(node)
+    computed = [node for node in ordered if node.type == NodeType.COMP]
+    places = [number for number, node in enumerate(computed) if node.id in gradients]
+    first, last = (places[0], places[-1]) if places else (len(computed), len(computed))
+    found: list[TraceNode] = [TraceNode(0, PARAMETERS, NodeType.METADATA, outputs=_tensor(reducing[::-1]))]
+    for number, node in enumerate(computed):
+        phase = FORWARD if number < first else BACKWARD if number <= last else OPTIMIZER
+        on_host = bool(node.attributes.get("is_cpu_op", False))
+        attributes: dict[str, Attribute] = {"phase": phase, "iteration": 0, "is_cpu_op": on_host}
+        mine = gradients.get(node.id, [])
+        own = replace(node, attributes=attributes, inputs=Tensors(), outputs=Tensors())
+        # A host's node completes nothing on the device: the gradient is a device node of no time behind it.
+        if not mine or on_host:
+            found.append(own)
+        for each in mine:
+            duration_us = node.duration_us if each is mine[0] and not on_host else 0
+            device: dict[str, Attribute] = {**attributes, "is_cpu_op": False}
+            outputs = _tensor([each])
+            found.append(replace(own, duration_us=duration_us, attributes=device, outputs=outputs))
+    others = sum(node.communicates for node in nodes) - len(reducing)
+    notes = [f"{len(reducing)} reductions count as one gradient each, of float32; forward and backward are told apart "
+             "by the first of them"]  # fmt: skip
+    notes += [f"{others} other messages are left out"] if others else []
+    return found, tuple(notes)
+
+
+def _sort_nodes(nodes: Sequence[TraceNode], place: str) -> list[TraceNode]:
+    """Return nodes each behind what it comes after; of those that may come next, that of the lowest id.
+
+    Raises:
+        TraceError: nodes that wait for each other, or for one that is not there.
+    """
+    import networkx as nx
+
+    known = {node.id: node for node in nodes}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(known)
+    for node in nodes:
+        before = {*node.control, *node.data}
+        if unknown := before - known.keys():
+            what = f"comes after node {min(unknown)}, which the trace has not"
+            raise TraceError(what, place=f"{place}: node {node.id}", remedy="give a whole trace")
+        graph.add_edges_from((each, node.id) for each in before)
+    try:
+        return [known[number] for number in nx.lexicographical_topological_sort(graph)]
+    except nx.NetworkXUnfeasible as error:
+        stuck = min(number for ends in nx.find_cycle(graph) for number in ends)
+        what = "waits for itself, by what it comes after"
+        raise TraceError(what, place=f"{place}: node {stuck}", remedy="give a trace without circles") from error
+
+
+def _find_last_computed(node: TraceNode, ordered: Sequence[TraceNode]) -> int:
+    """Return the last compute node that `node` comes after, through whatever; -1 where there is none."""
+    known, wanted = {each.id: each for each in ordered}, {*node.control, *node.data}
+    places = {each.id: number for number, each in enumerate(ordered)}
+    seen: set[int] = set()
+    best = -1
+    while wanted:
+        number = wanted.pop()
+        seen.add(number)
+        if known[number].type == NodeType.COMP:
+            best = number if best < 0 or places[number] > places[best] else best
+            continue
+        wanted |= {*known[number].control, *known[number].data} - seen
+    return best
+
+
+def _tensor(nodes: Sequence[TraceNode]) -> Tensors:
+    sizes = [[max(1, int(node.attributes.get("comm_size", 0)) // _ELEMENT_BYTES)] for node in nodes]
+    names = [f"{node.name} {node.id}" for node in nodes]
+    return Tensors(json.dumps(names), json.dumps(sizes), json.dumps(["float32"] * len(nodes)))

@@ -115,15 +115,7 @@ def encode(header: Mapping[str, Attribute], nodes: Iterable[TraceNode]) -> bytes
     _set_attributes(made, header)
     parts = [_delimit(made.SerializeToString(deterministic=True))]
     for node in nodes:
-        message = kinds.Node(
-            id=node.id,
-            name=node.name,
-            type=int(node.type),
-            ctrl_deps=node.control,
-            data_deps=node.data,
-            start_time_micros=node.start_us,
-            duration_micros=node.duration_us,
-        )
+        message = kinds.Node(**{field: getattr(node, name) for name, field in _NODE.items()})
         for side, tensors in (("inputs", node.inputs), ("outputs", node.outputs)):
             if tensors != Tensors():
                 into = getattr(message, side)
@@ -152,23 +144,17 @@ def decode(data: bytes, place: str) -> tuple[dict[str, Attribute], list[TraceNod
         message = kinds.Node()
         _parse(message, piece, place, offset)
         tensors = [Tensors(each.values, each.shapes, each.types) for each in (message.inputs, message.outputs)]
-        nodes.append(
-            TraceNode(
-                id=message.id,
-                name=message.name,
-                type=message.type,
-                control=tuple(message.ctrl_deps),
-                data=tuple(message.data_deps),
-                start_us=message.start_time_micros,
-                duration_us=message.duration_micros,
-                attributes=_attributes(message),
-                inputs=tensors[0],
-                outputs=tensors[1],
-            )
-        )
+        read = {name: getattr(message, field) for name, field in _NODE.items()}
+        read |= {"control": tuple(message.ctrl_deps), "data": tuple(message.data_deps)}
+        nodes.append(TraceNode(**read, attributes=_attributes(message), inputs=tensors[0], outputs=tensors[1]))
     return _attributes(header), nodes
 
 
+_NODE = {
+    "id": "id", "name": "name", "type": "type", "control": "ctrl_deps", "data": "data_deps",
+    "start_us": "start_time_micros", "duration_us": "duration_micros",
+}  # fmt: skip
+"""Fields of a `TraceNode`, and of the schema's."""
 _NO_TRACE = "give a Chakra execution trace of one rank, NAME.RANK.et"
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -108,7 +108,9 @@ class _Writer:
         self._paced: Before = ()
         self._lanes = [_Resource() for _ in rank.lanes]
         self._ends: dict[int, Before] = {}
-        self._where = _resources(rank)
+        lists = {"host": rank.host, "compute": rank.compute, "copies": rank.copies, "delay": rank.delays}
+        self._where = {node: name for name, nodes in lists.items() for node in nodes}
+        self._where |= {node: "lane" for nodes in rank.lanes for node in nodes}
         self._index = 0
         self._id = 2  # behind the lists of parameters and buffers, and that of process groups
 
@@ -130,7 +132,9 @@ class _Writer:
             self._collective(node, step)
             return latest
         resource = {"host": self._host, "compute": self._device, "copies": self._copies}.get(where, _Resource())
-        resource.before = self._join_dependencies(resource.before, node)
+        # It comes after the one before on its resource, its launch, and what it waits for.
+        waits = (self._ends.get(each, ()) for each in (graph.queued[node], *graph.after[node]))
+        resource.before = _sort_ids((*resource.before, *chain.from_iterable(waits)))
         self._ends[node] = resource.before
         if kind in _NO_TIME or (kind is NodeKind.NOT_BEFORE and graph.seconds[node] <= 0):
             if kind is NodeKind.RESUME:
@@ -239,23 +243,9 @@ class _Writer:
         self.nodes.append(node)
         return self._id
 
-    def _join_dependencies(self, before: Before, node: int) -> Before:
-        """Return what a node comes after: the one before on its resource, its launch, and what it waits for."""
-        found = set(before) | set(self._ends.get(self._graph.queued[node], ()))
-        for each in self._graph.after[node]:
-            found.update(self._ends.get(each, ()))
-        return _sort_ids(found)
-
     def _since_us(self, node: int) -> int:
         begun_s = self._run.times.begin[node]
         return 0 if begun_s == float("inf") else max(0, round((begun_s - self._zero_s) * 1e6))
-
-
-def _resources(rank: RankGraph) -> dict[int, str]:
-    """Return on which resource each node of a rank runs."""
-    lists = {"host": rank.host, "compute": rank.compute, "copies": rank.copies, "delay": rank.delays}
-    found = {node: name for name, nodes in lists.items() for node in nodes}
-    return found | {node: "lane" for nodes in rank.lanes for node in nodes}
 
 
 @dataclass(slots=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ddpsim.chakra.groups import ProcessGroup, format_groups, groups_of
 from ddpsim.chakra.schema import Attribute, NodeType, Tensors, TraceNode, encode
 from ddpsim.chakra.steps import GROUP, MODULE_BUFFERS, OPERATION, PARAMETERS, step_nodes, tensors_of
 from ddpsim.errors import InputError
 from ddpsim.files import write_whole
 from ddpsim.operations import Operation
+from ddpsim.schedules.mesh import REPLICA
+from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import updated_elsewhere
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.setting import RankConfiguration
@@ -49,7 +50,13 @@ def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
         number = draws[rank]
         setting = run.settings[number]
         groups = groups_of(rank, sizes, world_size)
-        nodes = [*_lists(setting, groups), *_select_rank_nodes(steps[number], groups, rank)]
+        # The lists of process groups, parameters and module buffers come before all others.
+        lists = [
+            TraceNode(0, _INIT, NodeType.METADATA, inputs=Tensors(format_groups(groups))),
+            TraceNode(1, PARAMETERS, NodeType.METADATA, outputs=tensors_of(setting.workload.parameters)),
+            TraceNode(2, MODULE_BUFFERS, NodeType.METADATA, outputs=tensors_of(setting.workload.buffers)),
+        ]
+        nodes = [*lists, *_select_rank_nodes(steps[number], groups, rank)]
         data = encode(_header(run, setting, rank), nodes)
         if rank == 0 and (total := len(data) * world_size) > MOST_BYTES:
             what = f"{world_size} ranks' traces of {format_size(len(data))} are {format_size(total)}"
@@ -84,15 +91,6 @@ def _header(run: JobRun, setting: RankConfiguration, rank: int) -> dict[str, Att
     }
 
 
-def _lists(setting: RankConfiguration, groups: dict[str, ProcessGroup]) -> list[TraceNode]:
-    """Return the nodes that list process groups, parameters and module buffers; they come before all others."""
-    return [
-        TraceNode(0, _INIT, NodeType.METADATA, inputs=Tensors(format_groups(groups))),
-        TraceNode(1, PARAMETERS, NodeType.METADATA, outputs=tensors_of(setting.workload.parameters)),
-        TraceNode(2, MODULE_BUFFERS, NodeType.METADATA, outputs=tensors_of(setting.workload.buffers)),
-    ]
-
-
 def _select_rank_nodes(nodes: Sequence[TraceNode], groups: dict[str, ProcessGroup], rank: int) -> list[TraceNode]:
     """Return the nodes of one rank: with its process groups, and its neighbours where ranks send to each other."""
     found = []
@@ -118,3 +116,52 @@ def _select_rank_nodes(nodes: Sequence[TraceNode], groups: dict[str, ProcessGrou
         found.append(replace(node, id=last, type=NodeType.COMM_SEND, attributes={**attributes, **to}))
         found.append(replace(node, attributes={**attributes, **since}))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A process group of one rank.
+
+    Attributes:
+        number: of the group, equal on its ranks and on no others.
+        name: that the schedule gives it.
+        ranks: that are in it, ascending.
+    """
+
+    number: int
+    name: str
+    ranks: Sequence[int]
+
+    def document(self) -> dict[str, object]:
+        """Return the group as torch's execution traces list it."""
+        return {
+            "pg_name": str(self.number),
+            "pg_desc": self.name,
+            "ranks": list(self.ranks),
+            "group_size": len(self.ranks),
+        }
+
+
+def groups_of(rank: int, sizes: Mapping[str, int], world_size: int) -> dict[str, ProcessGroup]:
+    """Return the process groups that `rank` is in, by name.
+
+    Args:
+        sizes: ranks of each group beside that of all, as `Schedule.groups` has them: of a `replica` the ranks of one
+            place in each shard, of any other so many consecutive ranks.
+    """
+    found = {WORLD: ProcessGroup(0, WORLD, range(world_size))}
+    first = 1
+    for name, size in sizes.items():
+        count = max(world_size // size, 1)
+        if name == REPLICA:
+            place, ranks = rank % count, range(rank % count, world_size, count)
+        else:
+            place, ranks = rank // size, range(rank // size * size, (rank // size + 1) * size)
+        found[name] = ProcessGroup(first + place, name, ranks)
+        first += count
+    return found
+
+
+def format_groups(groups: Mapping[str, ProcessGroup]) -> str:
+    """Return the groups as the inputs of a node `process_group:init`, as torch writes it: a list of one JSON text."""
+    return f"['{json.dumps([group.document() for group in groups.values()])}']"

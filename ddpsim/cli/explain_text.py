@@ -6,8 +6,7 @@ from ddpsim.cli.output import first_rows
 from ddpsim.doctor.other_work import OtherWork
 from ddpsim.documents import document_of
 from ddpsim.explaining.against import RunComparison
-from ddpsim.explaining.explanation import Explanation
-from ddpsim.explaining.tables import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS, describe_collective_times
+from ddpsim.explaining.explanation import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS, Explanation
 from ddpsim.explaining.tuned import Tuning, TuningRound
 from ddpsim.prediction.path import format_helps_most
 from ddpsim.tables import break_line, table_of
@@ -40,10 +39,8 @@ def changes(since: RunComparison) -> str:
 def _step(found: Explanation) -> str:
     traced, ranks = found.traced, found.ranks
     band = f"{format_time(traced.iteration_low_s)} to {format_time(traced.iteration_high_s)}"
-    lines = [
-        f"traced step  {format_time(traced.iteration_s)} ({band}), "
-        f"median of {format_count(traced.iterations, 'step')}; bottleneck: {found.bound_text}"
-    ]
+    usual = f"{format_time(traced.iteration_s)} ({band}), median of {format_count(traced.iterations, 'step')}"
+    lines = [f"traced step  {usual}; bottleneck: {found.bound_text}"]
     if found.profiler_s is not None and found.untraced_s is not None:
         lines.append(f"profiler     {format_time(found.profiler_s)} of it; without it {format_time(found.untraced_s)}")
     if (added := ranks.ranks[0].accumulation) is not None:
@@ -102,7 +99,7 @@ def _collectives(found: Explanation) -> str:
     if not found.splits:
         return ""
     several = len(found.ranks.ranks) > 1
-    times = describe_collective_times(found.lead, several=several)
+    times = found.describe_times(several=several)
     lines = [break_line(f"collectives, ms: {times}"), first_rows(found.tables()[COLLECTIVES], _SHOWN)]
     if several and any(split.bound for split in found.splits):
         lines.append("without a last rank: not all ranks take part; waiting is at least, wire at most as shown")

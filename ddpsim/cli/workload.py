@@ -130,7 +130,7 @@ def _import_chakra(trace: Path, file: Path | None, output: Output) -> None:
     if file is None:
         _write(imported.workload, output)
         return
-    seen = [each.record() for each in imported.collectives]
+    seen = imported.rows()
     found = {"notes": list(imported.notes), "traced_collectives": seen}
     _keep(imported.workload, file, output, found, _format("workload: collectives", seen))
 

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass
 from math import hypot
 from statistics import median
 
-from ddpsim.explaining.explanation import Explanation
+from ddpsim.explaining.explanation import CHANGES, MOVED, Explanation, part_name
 from ddpsim.explaining.late import FEWEST, SHARE, SURE, standard_error
 from ddpsim.explaining.ranks import PARTS, TracedRank
-from ddpsim.explaining.tables import CHANGES, MOVED, part_name
 from ddpsim.tables import ResultTable, table_of
 from ddpsim.tables.cells import ms_more, percent
 from ddpsim.trace.metrics import parts_of
@@ -60,10 +59,6 @@ class OperationTotals:
     wait_s: float
     wire_s: float
 
-    def document(self) -> dict[str, object]:
-        """Return it as JSON values."""
-        return asdict(self)
-
     def text(self) -> str:
         """Return how many, and of what size in all, in words."""
         if not self.count:
@@ -108,8 +103,7 @@ class RunComparison:
             "step": self.step.document(),
             "parts": [part.document() for part in self.parts],
             "collectives": [
-                {"operation": name, "then": then.document(), "now": now.document()}
-                for name, then, now in self.collectives
+                {"operation": name, "then": asdict(then), "now": asdict(now)} for name, then, now in self.collectives
             ],
             "changed": list(self.changed),
             "verdict": self.verdict(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, plan_buckets
+from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, plan_buckets
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.units import MIB
@@ -74,9 +74,16 @@ def _caps_of(basis: PredictionBasis, groups: list[set[int]], make: Make, place: 
         arguments = basis.caps.torch_arguments()
         asked = ", ".join(f"{name}={value}" for name, value in arguments.items()) or "torch's default, [1, 25] MiB"
         return f"{asked}, with which the job was run"
-    every = [_find_range(basis.parameters, group, place) for group in groups]
+    # The limits that close a bucket where it ends: it was not full before its last gradient.
+    sizes = [each.size_bytes for each in basis.parameters]
+    totals = [sum(sizes[index] for index in group) for group in groups]
+    every = [(total - sizes[max(group, key=place)], total) for total, group in zip(totals, groups, strict=True)]
     one, first, others = _join_ranges(every), every[0], _join_ranges(every[1:])
-    uniform = _range(one) if one is not None and _gives(one, lambda mib: same(BucketCaps(bucket_cap_mb=mib))) else ""
+    uniform = ""
+    if one is not None:
+        # Caps at both ends of the limits must give the buckets.
+        lowest, highest = one[0] + 1, 2 * (one[0] + 1) if math.isinf(one[1]) else one[1]
+        uniform = _range(one) if all(same(BucketCaps(bucket_cap_mb=cap / MIB)) for cap in (lowest, highest)) else ""
     if not same(BucketCaps()):
         return f"bucket_cap_mb {uniform}" if uniform else ""
     said = "torch's default, [1, 25] MiB"
@@ -85,12 +92,6 @@ def _caps_of(basis: PredictionBasis, groups: list[set[int]], make: Make, place: 
     if others is None or len(groups) < 2:
         return said
     return f"{said}, or bucket_cap_mb_list with its first cap {_range(first)} and its others {_range(others)}"
-
-
-def _find_range(parameters: Sequence[Parameter], group: set[int], place: Callable[[int], int]) -> Range:
-    """Return the limits that close a bucket where it ends: it was not full before its last gradient."""
-    total = sum(parameters[index].size_bytes for index in group)
-    return total - parameters[max(group, key=place)].size_bytes, total
 
 
 def _join_ranges(each: Sequence[Range]) -> Range | None:
@@ -103,13 +104,6 @@ def _join_ranges(each: Sequence[Range]) -> Range | None:
         if above < up_to:
             return above, up_to
     return None
-
-
-def _gives(limits: Range, same: Callable[[float], bool]) -> bool:
-    """Whether caps at both ends of the limits give the buckets."""
-    above, up_to = limits
-    highest = 2 * (above + 1) if math.isinf(up_to) else up_to
-    return same((above + 1) / MIB) and same(highest / MIB)
 
 
 def _range(limits: Range) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ddpsim.collectives.conditions import Backend
 from ddpsim.errors import InputError, TraceError
-from ddpsim.explaining.advice import advice_of
 from ddpsim.explaining.bound import shares_of
 from ddpsim.explaining.bucket_origin import bucket_origin
 from ddpsim.explaining.clocks import align_ranks
@@ -17,8 +16,7 @@ from ddpsim.explaining.foretold import PredictedBreakdown, foretell
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.late import excess_s, explain_unknown, explain_unsure, late_rank
 from ddpsim.explaining.links import find_slow_link
-from ddpsim.explaining.machine import TracedMachine, machine_of
-from ddpsim.explaining.machine_check import count_node_gpus
+from ddpsim.explaining.machine import TracedMachine, count_node_gpus, machine_of
 from ddpsim.explaining.ranks import UNPREDICTED, TracedRank, traced_parts
 from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.splits import CollectiveSummary, splits_of, wire_times
@@ -67,7 +65,7 @@ def explain(
     if recorded is not None:
         notes += recorded.notes
     basis = lead.made_by
-    found = Explanation(
+    return Explanation(
         ranks=ranks,
         alignment=alignment,
         traced=traced,
@@ -79,13 +77,11 @@ def explain(
         foretold=foretold,
         recorded=recorded,
         untraced_s=untraced_s,
-        advice=(),
         notes=tuple(notes),
         buckets="" if basis is None else bucket_origin(basis),
         late_untold=explain_unknown(seen),
         late_unsure=None if late is not None else explain_unsure(seen),
     )
-    return advice_of(found)
 
 
 def backend_of(rank: TracedRank) -> Backend:

@@ -14,10 +14,22 @@ from ddpsim.explaining.links import SlowLink
 from ddpsim.explaining.ranks import UNPREDICTED, traced_parts
 from ddpsim.explaining.recorder import RecorderDumps
 from ddpsim.explaining.splits import CollectiveSummary
-from ddpsim.explaining.tables import COLLECTIVES, PARTS, RANKS, part_name
+from ddpsim.planning.worth import WORTH_IT, format_gain
 from ddpsim.tables import ResultTable, table_of
 from ddpsim.tables.cells import ms_more
 from ddpsim.trace.metrics import Summary
+from ddpsim.trace.tables import PART_NAMES
+from ddpsim.units import format_time
+
+PARTS, COLLECTIVES, RANKS = "Parts of the step", "Collectives", "Ranks"
+CHANGES, MOVED = "What changed", "Collectives, before and now"
+"""Titles of tables."""
+
+
+def part_name(part: str) -> str:
+    """Return what a part of a step is called."""
+    names = {**PART_NAMES, "input_s": "input, loop"}
+    return names.get(part) or f"{part.removesuffix('_s')} (not DDP's)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +42,6 @@ class Explanation:
         splits: collectives of a usual step.
         excess_s: by rank and phase, what it takes beyond the others' median.
         profiler_s: what the profiler cost a step; None where no untraced step is given.
-        advice: sentences, the most worth first; empty where there is none to give.
         notes: what a reader must know.
         buckets: what the traced buckets are among torch's.
         late_untold: why nobody can say whether a rank is late; None where one can.
@@ -48,7 +59,6 @@ class Explanation:
     foretold: PredictedBreakdown | None
     recorded: RecorderDumps | None
     untraced_s: float | None
-    advice: tuple[str, ...]
     notes: tuple[str, ...]
     buckets: str = field(default="")
     late_untold: str | None = None
@@ -63,6 +73,11 @@ class Explanation:
     def parts(self) -> dict[str, float]:
         """The parts of the traced step in their order: `PARTS`, and those of collectives that are not DDP's."""
         return traced_parts(self.traced)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """Sentences, the most worth first; empty where there is none to give."""
+        return _advise(self)
 
     @property
     def bound(self) -> Bound:
@@ -87,6 +102,13 @@ class Explanation:
             return None
         return next((why for note in self.notes if (why := note.partition(UNPREDICTED)[2])), None)
 
+    def describe_times(self, *, several: bool) -> str:
+        """Return what the times of the table of collectives are of; `several` ranks were traced, or one."""
+        moments = f"ready (launched, earlier ones finished), started and finished on rank {self.lead}"
+        split = "; waiting for the last rank, mean over ranks; wire after it has come" if several else ""
+        each = "each number is a median over steps, so that they need not add up"
+        return f"{moments}, since its step began{split}; {each}"
+
     def tables(self) -> dict[str, ResultTable]:
         """Return the step's parts, its collectives and its ranks as tables, by titles."""
         return _tables(self)
@@ -105,11 +127,11 @@ class Explanation:
             },
             "predicted": None if self.foretold is None else self.foretold.document(),
             "accumulation": None if added is None else dict(zip(keys, astuple(added), strict=True)),
-            "late_rank": None if self.late is None else self.late.document(),
+            "late_rank": None if self.late is None else asdict(self.late),
             "unpredicted": self.unpredicted,
             "late_untold": self.late_untold,
             "late_unsure": self.late_unsure,
-            "slow_link": None if self.link is None else self.link.document(),
+            "slow_link": None if self.link is None else {**asdict(self.link), "ranks": list(self.link.ranks)},
             "bound": self.bound,
             "bound_beside": next(iter(self.shares.bounds[1:]), None),
             "shares": asdict(self.shares),
@@ -130,6 +152,54 @@ class Explanation:
             "advice": list(self.advice),
             "notes": list(self.notes),
         }
+
+
+_REMEDIES = {
+    "input": "look at its data loading: workers, storage, what its loop does between steps",
+    "forward": "look at what it computes in forward: its device's clock and temperature, longer inputs",
+    "backward": "look at what it computes in backward: its device's clock and temperature, longer inputs",
+    "optimizer": "look at what its optimizer does that others' do not",
+    "host": "look at its processor: other load, its clock, threads, where it is bound to",
+}
+
+
+def _advise(found: Explanation) -> tuple[str, ...]:
+    """Return what to change, the most worth first; nothing that rests on a prediction which the trace contradicts."""
+    said: list[str] = []
+    if found.late is not None:
+        late = found.late
+        what = f"rank {late.rank} is {format_time(late.seconds)} late a step in {late.phase} (cause: {late.cause})"
+        said.append(f"{what}: {_REMEDIES[late.cause]}")
+    if found.link is not None:
+        said.append(f"a link is slow: {found.link.text()}")
+    added = found.ranks.ranks[0].accumulation
+    if added is not None and (change := added.advice()) is not None:
+        said.append(change)
+    if found.profiler_s is not None and found.profiler_s > WORTH_IT * found.traced.iteration_s:
+        said.append(
+            f"the profiler takes {format_time(found.profiler_s)} of the traced step: what follows is of the traced step"
+        )
+    told = found.foretold
+    if told is None:
+        return tuple(said)
+    if not told.holds:
+        band = f"{format_time(told.low_s)} to {format_time(told.high_s)}"
+        why = f"the predicted step of the traced job, {band}, does not include the traced {format_time(told.traced_s)}"
+        return (*said, f"{why}: no advice on buckets")
+    if found.late is not None:
+        said.append(f"no advice on buckets while the run waits for rank {found.late.rank}: fix that first")
+    row = told.row
+    if row is not None:
+        if told.worth_it:
+            said.append(f"other buckets save {format_gain(*told.best_gain, 'of the step ')}: {row.best.plan.torch}")
+        elif told.trial is not None:
+            said.append(f"keep the buckets; {told.trial}: {row.best.plan.torch}")
+        else:
+            said.append(f"keep the buckets: the best others save {format_gain(*told.best_gain, 'of the step ')}")
+        for doubt in told.gain_doubts:
+            ends = f"{100 * doubt.low:.1f} to {100 * doubt.high:.1f} %"
+            said.append(f"by {doubt.name} the gain may be {ends}; to narrow that: {doubt.remedy}")
+    return tuple(said)
 
 
 def _tables(found: Explanation) -> dict[str, ResultTable]:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Table
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -18,7 +19,7 @@ from ddpsim.trace.metrics import part_fields, parts_of
 from ddpsim.trace.records import BucketTimes, Iteration
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.iterations import IterationReader
-from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
+from ddpsim.workload.kineto.mapping import map_arrivals
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import HostStep, find_steps, micro_batches_of
 from ddpsim.workload.kineto.workload import TraceFile, read_kineto
@@ -40,7 +41,9 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
     """
     file = read_kineto(path)
     found = _steps_in(file)
-    groups, kinds = micro_batches_of(found), [_kind(group) for group in micro_batches_of(found)]
+    groups = micro_batches_of(found)
+    # Steps are alike by their micro-batches, or by the gradients of the only one.
+    kinds = [(len(group), len(group[0].accumulations) if len(group) == 1 else 0) for group in groups]
     usual = mode(kinds)
     kept = [[_from_its_forward(s, file) for s in g] for g, kind in zip(groups, kinds, strict=True) if kind == usual]
     left = len(groups) - len(kept)
@@ -48,9 +51,10 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
     steps = list(chain.from_iterable(kept))
     gradients = mode(len(step.accumulations) for step in steps)
     alone = TimelineWithoutDdp(file.events.works, found)
-    reader = IterationReader(
-        file, alone, _mapping([s for s in steps if len(s.accumulations) == gradients], shapes, file)
-    )
+    mapping = None  # of a trace without shapes, where none are given
+    with suppress(InputError):
+        mapping = map_arrivals([s for s in steps if len(s.accumulations) == gradients], shapes, file.place)
+    reader = IterationReader(file, alone, mapping)
     between = [after[0].forward_s - group[-1].end_s for group, after in pairwise(kept)]
     ahead_s = median(between) if between else 0.0
     each = [reader.read(step, after, ahead_s) for step, after in zip(steps, [*steps[1:], None], strict=True)]
@@ -105,19 +109,6 @@ def _steps_in(file: TraceFile) -> list[HostStep]:
         what = "no gradient is accumulated outside its compiled graphs, so that no hook tells backward's course"
         remedy = "trace a step without compiled autograd"
         raise TraceError(what, place=file.place, remedy=remedy) from None
-
-
-def _mapping(steps: Sequence[HostStep], shapes: Workload | None, file: TraceFile) -> Mapping | None:
-    """Return which parameter each gradient is; None where the trace has no shapes and none are given."""
-    try:
-        return map_arrivals(steps, shapes, file.place)
-    except InputError:
-        return None
-
-
-def _kind(group: Sequence[HostStep]) -> tuple[int, int]:
-    """Return by what steps are alike: their micro-batches, or the gradients of the only one."""
-    return len(group), len(group[0].accumulations) if len(group) == 1 else 0
 
 
 def _join(rows: Sequence[Iteration]) -> Iteration:

@@ -9,7 +9,7 @@ and the one whose excess that is, is the cause.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 
 from ddpsim.explaining.ranks import Row, TracedRank, common_iterations, is_whole
@@ -56,10 +56,6 @@ class LateRank:
         if self.behind_s < 1.25 * self.seconds:
             return ""
         return f", {format_time(self.behind_s)} in all phases together"
-
-    def document(self) -> dict[str, object]:
-        """Return it as JSON values."""
-        return asdict(self)
 
 
 def late_rank(ranks: Sequence[TracedRank]) -> LateRank | None:
@@ -132,15 +128,12 @@ def _late_rank(rank: int, steps: Sequence[Row], step_s: float) -> LateRank | Non
     if behind_s < SHARE * step_s / 2:
         return None
     by_phase = {phase: _excesses(rank, steps, _own(phase)) for phase in PHASES}
-    told = {phase: median(each) for phase, each in by_phase.items() if _is_told(each, step_s)}
+    large = {phase: each for phase, each in by_phase.items() if median(each) >= SHARE * step_s}
+    told = {phase: median(each) for phase, each in large.items() if _explain_chance(each) is None}
     if not told:
         return None
     phase = max(told, key=lambda name: told[name])
     return LateRank(rank, phase, _cause(rank, phase, steps, told[phase]), told[phase], behind_s, len(steps))
-
-
-def _is_told(excesses: Sequence[float], step_s: float) -> bool:
-    return median(excesses) >= SHARE * step_s and _explain_chance(excesses) is None
 
 
 def _explain_chance(excesses: Sequence[float]) -> str | None:

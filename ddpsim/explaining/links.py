@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddpsim.collectives.execute import make_transport
-from ddpsim.collectives.transport import Transport
 from ddpsim.errors import InputError
 from ddpsim.explaining.late import SURE, standard_error
 from ddpsim.explaining.machine import TracedMachine
@@ -59,10 +58,6 @@ class SlowLink:
         slow = "" if self.factor is None else f"communication takes {self.factor:.2f} times what is expected; "
         return f"{where}{slow}{self.source}"
 
-    def document(self) -> dict[str, object]:
-        """Return it as JSON values."""
-        return {"factor": self.factor, "seconds": self.seconds, "ranks": list(self.ranks), "source": self.source}
-
 
 def find_slow_link(
     ranks: Sequence[TracedRank], machine: TracedMachine | None, backend: str, step_s: float, *, agreed: bool
@@ -76,7 +71,10 @@ def find_slow_link(
         step_s: the traced step.
         agreed: whether their clocks agreed as they were.
     """
-    steps = _common(ranks)
+    # Layers' own may be of fewer ranks, of which no table says what they take.
+    rows = common_iterations(ranks, lambda it: any(each.own for each in it.collectives))
+    own = [{rank: [each for each in it.collectives if each.own] for rank, it in row.items()} for row in rows]
+    steps: list[Row] = [row for row in own if len({len(each) for each in row.values()}) == 1]
     if len(ranks) < 2 or len(steps) < 3:
         return None
     tells = agreed and len(ranks) > 2 and backend == "gloo"
@@ -90,7 +88,8 @@ def find_slow_link(
     marked = _find_slow_link_ranks(steps, ALONE) if tells else ()
     if not marked:
         return None
-    apart = median(_measure_spread_s(row) for row in steps)
+    ends = [[[each.finished_s for each in at] for at in zip(*row.values(), strict=True)] for row in steps]
+    apart = median(median(max(each) - min(each) for each in row) for row in ends)
     return SlowLink(None, apart, marked, "these ranks leave every collective after the others")
 
 
@@ -98,42 +97,27 @@ Row = Mapping[int, Sequence[CollectiveTimes]]
 """The collectives of one step, by rank."""
 
 
-def _common(ranks: Sequence[TracedRank]) -> list[Row]:
-    """Return the collectives of the steps that every rank has, as many on each."""
-    # Layers' own may be of fewer ranks, of which no table says what they take.
-    rows = common_iterations(ranks, lambda it: any(each.own for each in it.collectives))
-    sent = [{rank: [each for each in it.collectives if each.own] for rank, it in row.items()} for row in rows]
-    return [row for row in sent if len({len(each) for each in row.values()}) == 1]
-
-
 def _measure_excess(steps: Sequence[Row], machine: TracedMachine, backend: str) -> tuple[float | None, float, bool]:
     """Return traced over expected communication, the seconds beyond, and whether all steps show it alike.
 
     Collectives that overlap share the wire: counted is the time in which any was on it, in the quicker steps.
     """
+    sent = [row[min(row)] for row in steps]
+    if any(each.size_bytes is None for step in sent for each in step):
+        return None, 0.0, False
     try:
         transport = make_transport(
             place(machine.topology, machine.nodes, machine.gpus_per_node), backend, machine.calibration
         )
-        expected = [_predict_s(row, transport) for row in steps]
+        known = [sum(transport.time_s(Operation.named(c.operation), c.size_bytes or 0) for c in step) for step in sent]
     except InputError:
         return None, 0.0, False
-    known = [each for each in expected if each is not None]
-    if len(known) < len(expected) or not known or not min(known) > 0:
+    if not min(known) > 0:
         return None, 0.0, False
     times = [_measure_wire_s(row) for row in steps]
     ratios = [time_s / each for time_s, each in zip(times, known, strict=True)]
     low, middle = quantile(ratios, 0.1), median(ratios)
     return low, (low - 1) * median(known), middle <= UNSTEADY * low
-
-
-def _predict_s(row: Row, transport: Transport) -> float | None:
-    total = 0.0
-    for collective in row[min(row)]:
-        if collective.size_bytes is None:
-            return None
-        total += transport.time_s(Operation.named(collective.operation), collective.size_bytes)
-    return total
 
 
 def _measure_wire_s(row: Row) -> float:
@@ -142,11 +126,6 @@ def _measure_wire_s(row: Row) -> float:
         begin = max(each.started_s for each in at)
         spans.append((begin, max(begin, median(each.finished_s for each in at))))
     return length(union(spans))
-
-
-def _measure_spread_s(row: Row) -> float:
-    ends = [[each.finished_s for each in at] for at in zip(*row.values(), strict=True)]
-    return float(median(max(each) - min(each) for each in ends))
 
 
 def _find_slow_link_ranks(steps: Sequence[Row], least: float) -> tuple[int, ...]:

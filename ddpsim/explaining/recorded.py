@@ -100,14 +100,15 @@ def _options(provenance: Mapping[str, object]) -> dict[str, object]:
 
 def rank_from_trace(trace: Trace, rank: int, place: str) -> TracedRank:
     """Return what `trace` says of `rank`."""
-    iterations = trace.of_rank(rank)
+    iterations, said = trace.of_rank(rank), trace.provenance.get("compute_device")
     updates = [span for span in trace.spans if span.rank == rank and span.stream == HOST and span.name == OPTIMIZER]
     updates.sort(key=lambda span: span.start_s)
     return TracedRank(
         rank=rank,
         world_size=trace.world_size,
         backend=trace.backend,
-        device=_device(trace),
+        # Without the run's word, what its backend is for.
+        device=said if isinstance(said, str) else "cpu" if trace.backend in ("gloo", "mpi") else "GPU",
         place=place,
         kind="ddpsim",
         scheme="ddp",
@@ -116,12 +117,6 @@ def rank_from_trace(trace: Trace, rank: int, place: str) -> TracedRank:
         options=_options(trace.provenance),
         gpus=count if isinstance(count := trace.provenance.get("local_world_size"), int) else 0,
     )
-
-
-def _device(trace: Trace) -> str:
-    """Return the GPU that the run says to have computed on, or `cpu`; without its word, what its backend is for."""
-    said = trace.provenance.get("compute_device")
-    return said if isinstance(said, str) else "cpu" if trace.backend in ("gloo", "mpi") else "GPU"
 
 
 def _with_loading(it: Iteration, updates: Sequence[Span]) -> Iteration:

@@ -8,19 +8,21 @@ as good as the hosts' clocks agree. Source: torch/csrc/distributed/c10d/FlightRe
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import re
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 from ddpsim.errors import TraceError
 from ddpsim.explaining.late import SURE, standard_error
-from ddpsim.explaining.plain_pickle import read_plain
 from ddpsim.files import read_bytes
 from ddpsim.strict import parse_whole_number
 from ddpsim.topology.bounds import MOST_RANKS
@@ -121,7 +123,12 @@ def read_recorder(folder: str | Path) -> RecorderDumps:
             refused.append(error)
     if not dumps:
         raise refused[0] if refused else TraceError("holds no dump", place=str(folder), remedy=_REMEDY)
-    return _summarise_dumps(dumps, tuple(f"left out: {error}" for error in refused))
+    ranks = tuple(sorted(dumps))
+    numbers = sorted({number for entries in dumps.values() for number in entries})
+    common = [number for number in numbers if sum(number in entries for entries in dumps.values()) > 1]
+    last, behind, mismatches = _find_last(dumps, common), _find_behind(dumps), _mismatches(dumps, common)
+    notes = tuple(f"left out: {error}" for error in refused)
+    return RecorderDumps(ranks, len(common), last, behind, mismatches, notes)
 
 
 def _rank_of(file: Path) -> int:
@@ -150,15 +157,6 @@ def _entries(file: Path) -> dict[int, dict[str, Any]]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
-
-
-def _summarise_dumps(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], notes: tuple[str, ...]) -> RecorderDumps:
-    ranks = tuple(sorted(dumps))
-    numbers = sorted({number for entries in dumps.values() for number in entries})
-    common = [number for number in numbers if sum(number in entries for entries in dumps.values()) > 1]
-    return RecorderDumps(
-        ranks, len(common), _find_last(dumps, common), _find_behind(dumps), _mismatches(dumps, common), notes
-    )
 
 
 def _find_last(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Sequence[int]) -> tuple[int, float] | None:
@@ -218,3 +216,53 @@ def _entry_name(entry: Mapping[str, Any]) -> str:
 def _format_value(value: object) -> str:
     """Return a value as Python writes it, as far as names and lists of shapes go: containers may hold one another."""
     return _repr.repr(value)
+
+
+_MOST_IN_TUPLE = 10_000
+"""Values of a tuple and the tuples in it at most: the recorder's are pairs of texts."""
+
+
+class _Plain(pickle._Unpickler):
+    """It makes numbers, texts and containers, and nothing that has a name: no class, no function.
+
+    In Python, so that what is hashed is bounded before it is: tuples that hold one another twice are hashed for days.
+    """
+
+    dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._held: dict[int, tuple[object, int]] = {}
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"{module}.{name} is no plain container")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise pickle.UnpicklingError("a persistent object is no plain container")
+
+    def make_tuple(self, opcode: int) -> None:
+        """Make a tuple as Python does, and keep it with how much it holds, so that no other gets its address."""
+        make: Any = pickle._Unpickler.dispatch[opcode]
+        make(self)
+        made = self.stack[-1]  # type: ignore[attr-defined]
+        count = 1 + sum(self._held[id(each)][1] if isinstance(each, tuple) else 1 for each in made)
+        if count > _MOST_IN_TUPLE:
+            raise pickle.UnpicklingError(f"a tuple of more than {_MOST_IN_TUPLE:,} values")
+        self._held[id(made)] = (made, count)
+
+
+for _code in (pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3):
+    _Plain.dispatch[_code[0]] = partial(_Plain.make_tuple, opcode=_code[0])
+
+
+def read_plain(raw: bytes, place: str) -> object:
+    """Return what a pickle of plain containers holds.
+
+    Raises:
+        TraceError: anything else in it, or no whole pickle.
+    """
+    try:
+        return _Plain(io.BytesIO(raw)).load()
+    except Exception as cause:  # a damaged pickle raises whatever its opcodes come to
+        what = f"not a pickle of plain containers: {cause}"
+        raise TraceError(what, place=place, remedy="give what the flight recorder wrote, whole") from cause

@@ -20,8 +20,7 @@ from ddpsim.fields import Amount, Checked, Index, Number, Text
 from ddpsim.files import display_name, read_json
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.trace.metrics import OVER_ITERATIONS, Summary
-from ddpsim.trace.records import BUCKET
+from ddpsim.trace.metrics import OF_BUCKET, OVER_ITERATIONS, Summary
 
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _REMEDY = "give a file made with `ddpsim predict --json`"
@@ -177,7 +176,7 @@ def read_fields(document: Mapping[str, Any] | str, run: SimulatedRun | None) -> 
         read_as(_Figures, said, "document", InputError, _AGAIN)
         if said["memory"] is not None:
             Memory.from_document(said["memory"])
-        own = [{name: bucket[name] for name in (*BUCKET, "skew_s")} for bucket in said["buckets"]]
+        own = [{name: bucket[name] for name in OF_BUCKET} for bucket in said["buckets"]]
         over = {name: said["iterations"][name] for name in OVER_ITERATIONS}
         counted = {each.name: said.get(each.name) for each in fields(Summary)} | over | {"buckets": own}
         banded = (said[name] for name in ("local_s", "iteration_low_s", "iteration_high_s"))

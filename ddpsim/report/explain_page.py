@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from ddpsim.charts.model import StackedBar
 from ddpsim.charts.timeline import BROADCAST, TimelineStep, timeline_from_document
 from ddpsim.explaining.against import RunComparison
-from ddpsim.explaining.explanation import Explanation
+from ddpsim.explaining.explanation import CHANGES, COLLECTIVES, PARTS, RANKS, Explanation
 from ddpsim.explaining.ranks import TracedRank
 from ddpsim.explaining.splits import CollectiveSummary
-from ddpsim.explaining.tables import CHANGES, COLLECTIVES, PARTS, RANKS, describe_collective_times
 from ddpsim.planning.worth import format_gain
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart
@@ -146,9 +145,8 @@ def _advice(found: Explanation) -> tuple[Table, ...]:
 
 def _bars(found: Explanation) -> tuple[StackedBar, ...]:
     traced, told = found.traced, found.foretold
-    bars = [
-        StackedBar("traced", _select_drawn(list(found.parts.items())), traced.iteration_low_s, traced.iteration_high_s)
-    ]
+    parts = _select_drawn(list(found.parts.items()))
+    bars = [StackedBar("traced", parts, traced.iteration_low_s, traced.iteration_high_s)]
     if told is not None:
         bars.append(
             StackedBar(
@@ -175,7 +173,7 @@ def _collectives(found: Explanation) -> tuple[Table, ...]:
         return ()
     bound = "One rank alone: waiting is the least and the wire the most that they may be."
     several = not all(split.bound for split in found.splits)
-    times = describe_collective_times(found.lead, several=several)
+    times = found.describe_times(several=several)
     note = f"{'' if several else f'{bound} '}{times[:1].upper()}{times[1:]}."
     said = f"{note} {found.buckets[:1].upper()}{found.buckets[1:]}." if found.buckets else note
     return (Table(COLLECTIVES, found.tables()[COLLECTIVES].first(MOST_ROWS), said),)
@@ -210,7 +208,6 @@ def _phases(found: Explanation) -> tuple[tuple[str, float, float], ...]:
 
 
 def _life(split: CollectiveSummary) -> BucketTimes:
-    wire_s = max(split.started_s, split.finished_s - split.on_wire_s)
     return BucketTimes(
         index=split.index,
         size_bytes=split.size_bytes or 0,
@@ -218,7 +215,7 @@ def _life(split: CollectiveSummary) -> BucketTimes:
         ready_s=split.ready_s,
         launched_s=split.ready_s,
         started_s=max(split.started_s, split.ready_s),
-        wire_s=wire_s,
+        wire_s=max(split.started_s, split.finished_s - split.on_wire_s),
         finished_s=split.finished_s,
         written_s=split.finished_s,
     )

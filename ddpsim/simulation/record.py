@@ -89,16 +89,7 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
             for device, name, (begun, ended) in nodes.parts
         ),
         others=tuple(
-            CollectiveTimes(
-                index=index,
-                operation=Operation(each.operation),
-                size_bytes=each.size_bytes,
-                ready_s=times.begin[node],
-                launched_s=times.begin[node],
-                started_s=times.begin[node],
-                finished_s=end[node],
-                own=False,
-            )
+            CollectiveTimes.of_layer(index, Operation(each.operation), each.size_bytes, times.begin[node], end[node])
             for index, (node, each) in enumerate(
                 ((one.sent, graph.collectives[one.sent]) for one in nodes.layers), len(nodes.messages)
             )

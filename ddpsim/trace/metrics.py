@@ -101,6 +101,9 @@ INPUT = "input_s"
 LAYERS = "layer_comm_s"
 """The eighth part, of iterations whose layers wait for messages of their own."""
 
+OF_BUCKET = (*BUCKET, "skew_s")
+"""Fields of `BucketSummary` that documents have."""
+
 OVER_ITERATIONS = ("iterations", "iteration_low_s", "iteration_high_s")
 """Fields of `Summary` that tell how its iterations differ."""
 
@@ -175,7 +178,7 @@ class BucketSummary(BucketTimes):
 
     def document(self) -> dict[str, object]:
         """Return the bucket as JSON values."""
-        return {**{name: getattr(self, name) for name in (*BUCKET, "skew_s")}, "parameters": list(self.parameters)}
+        return {**{name: getattr(self, name) for name in OF_BUCKET}, "parameters": list(self.parameters)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +262,9 @@ def summarise(trace: Trace) -> Summary:
     first = trace.ranks[0]
     iteration_s = centre(slowest)
     groups = cycles(trace.of_rank(first), steps)
-    middle = trace.of_rank(first) if drops else _middle(groups)
+    # The middle half of the cycles by period; all iterations where the mean is taken.
+    ordered, cut = sorted(groups, key=_mean_period), len(groups) // 4
+    middle = trace.of_rank(first) if drops else [it for group in ordered[cut : len(ordered) - cut] for it in group]
     longer, (middle_one, mean, of_cycles) = steps > 1 or len(groups[0]) > 1, STATISTICS
     parts, scale = _breakdown(middle, iteration_s)
     arrived = arrivals(trace)
@@ -289,13 +294,6 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 def _mean_period(cycle: Sequence[Iteration]) -> float:
     return fmean(it.iteration_s for it in cycle)
-
-
-def _middle(groups: Sequence[Sequence[Iteration]]) -> list[Iteration]:
-    """Return the iterations of the middle half of the cycles by period."""
-    ordered = sorted(groups, key=_mean_period)
-    cut = len(ordered) // 4
-    return [it for group in ordered[cut : len(ordered) - cut] for it in group]
 
 
 def _breakdown(middle: Sequence[Iteration], iteration_s: float) -> tuple[dict[str, Any], float]:

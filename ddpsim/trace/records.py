@@ -134,6 +134,16 @@ class CollectiveTimes:
     name: Annotated[str, NotInFile] = ""
     group: Annotated[str, NotInFile] = ""
 
+    @classmethod
+    def of_layer(
+        cls, index: int, operation: str, size_bytes: int, started_s: float, finished_s: float
+    ) -> CollectiveTimes:
+        """Return a message inside a layer, for which its computation waits: it is sent as soon as it is there."""
+        return CollectiveTimes(
+            index=index, operation=operation, size_bytes=size_bytes, ready_s=started_s, launched_s=started_s,
+            started_s=started_s, finished_s=finished_s, own=False,
+        )  # fmt: skip
+
     @property
     def arrived_s(self) -> float:
         """When the rank had all it needs for it: before it began, so that this holds nothing of other ranks."""

@@ -14,8 +14,7 @@ from ddpsim import files, strict
 from ddpsim.documents.yaml_reading import read_mapping
 from ddpsim.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.files import read_ranks
-from ddpsim.explaining.plain_pickle import read_plain
-from ddpsim.explaining.recorder import read_recorder
+from ddpsim.explaining.recorder import read_plain, read_recorder
 from ddpsim.files import BoundedFile, read_json, read_text
 from ddpsim.topology.xml_text import read_xml
 from ddpsim.trace.json.streaming import StreamedTrace

@@ -66,16 +66,7 @@ def iteration_from(record: object, place: str, error: type[InputError], remedy: 
         raise error(f"end_s: {what}", place=place, remedy=remedy)
     beside = read_as(_OfOlder, record, place, error, remedy)
     others = tuple(
-        CollectiveTimes(
-            index=index,
-            size_bytes=each.size_bytes,
-            ready_s=each.started_s,
-            launched_s=each.started_s,
-            started_s=each.started_s,
-            finished_s=each.finished_s,
-            operation=each.operation,
-            own=False,
-        )
+        CollectiveTimes.of_layer(index, each.operation, each.size_bytes, each.started_s, each.finished_s)
         for index, each in enumerate(beside.layers, len(read.buckets))
     )
     # Files that do not say whether the optimizer stepped are of schemes in which it does where gradients are summed.

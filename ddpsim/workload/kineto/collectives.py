@@ -75,21 +75,17 @@ def calls_in(operators: Sequence[HostEvent]) -> list[Call]:
         at = bisect_right(begun, event.start_s)
         inside = details[at] if at < len(details) and details[at].start_s <= event.end_s else None
         args = event.args if inside is None else inside.args
-        ranks = args.get("Group size")
+        ranks, elements, dtype = args.get("Group size"), args.get("In msg nelems"), dtype_named(args.get("dtype"))
+        size = dimensions_bytes(event.args)
+        if isinstance(elements, int) and dtype is not None:
+            size = elements * _WIDTHS.get(dtype, 4) if 0 <= elements < _MOST else None
         found.append(
             Call(
-                operation, event.start_s, event.end_s, event.thread, _size(args, event.args),
+                operation, event.start_s, event.end_s, event.thread, size,
                 ranks if isinstance(ranks, int) else None,
             )
         )  # fmt: skip
     return found
-
-
-def _size(said: Mapping[str, object], called: Mapping[str, object]) -> int | None:
-    elements, dtype = said.get("In msg nelems"), dtype_named(said.get("dtype"))
-    if isinstance(elements, int) and dtype is not None:
-        return elements * _WIDTHS.get(dtype, 4) if 0 <= elements < _MOST else None
-    return dimensions_bytes(called)
 
 
 def dimensions_bytes(args: Mapping[str, object]) -> int | None:
@@ -113,26 +109,8 @@ def dimensions_bytes(args: Mapping[str, object]) -> int | None:
     return count * _WIDTHS.get(dtype, 4)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceCollective:
-    """A collective as the trace has it: on the device, or on a thread of gloo's.
-
-    Attributes:
-        launched_s: its call on the host began.
-        start_s, end_s: of the kernel, or on gloo's thread.
-        after: gradients that had arrived before it, of a bucket of DDP's.
-        own: it is DDP's or `fully_shard`'s, not a layer's or the loop's.
-        ranks: how many take part; None where the trace does not say.
-    """
-
-    operation: str
-    launched_s: float
-    start_s: float
-    end_s: float
-    size_bytes: int | None
-    after: int = 0
-    own: bool = False
-    ranks: int | None = None
+Sent = tuple[Call, float, float]
+"""A collective as the trace has it: its call, and when it began and ended on the device, or on a thread of gloo's."""
 
 
 class DeviceCollectives:
@@ -146,7 +124,7 @@ class DeviceCollectives:
         self._gloo = [event for event in events.operators if event.name.startswith(_GLOO)]
         self._gloo_starts = [event.start_s for event in self._gloo]
 
-    def list_in_step(self, step: HostStep, end_s: float, launched: Sequence[DeviceWork]) -> list[DeviceCollective]:
+    def list_in_step(self, step: HostStep, end_s: float, launched: Sequence[DeviceWork]) -> list[Sent]:
         """Return a step's collectives in launch order, without the broadcast of buffers at its start.
 
         Args:
@@ -159,35 +137,23 @@ class DeviceCollectives:
         found = self._list_on_device(begin_s, launched) if self._on_device else self._list_on_gloo(begin_s, end_s)
         if not self._on_device and step.reducer:
             # Where nothing marks the prefix, the broadcast of buffers is the one before anything of forward.
-            found = [e for e in found if e.operation != "broadcast" or e.start_s >= step.backward_s]
-        return [self._label(each, step) for each in found]
+            found = [each for each in found if each[0].operation != "broadcast" or each[1] >= step.backward_s]
+        return found
 
-    def _label(self, sent: DeviceCollective, step: HostStep) -> DeviceCollective:
-        """Return it with what DDP's hooks say of it."""
-        if not step.reducer:
-            return replace(sent, own=self.sharded and sent.operation in _SHARDINGS)
-        buckets = {bucket.launched_s: bucket for bucket in step.collectives}
-        bucket = buckets.get(sent.launched_s)
-        own = sent.launched_s in step.hooked
-        if bucket is None:
-            return replace(sent, own=own)
-        return replace(sent, own=True, after=bucket.after)
+    def is_own(self, call: Call, step: HostStep) -> bool:
+        """Whether a collective of a step is DDP's or `fully_shard`'s, not a layer's or the loop's."""
+        return call.launched_s in step.hooked if step.reducer else self.sharded and call.operation in _SHARDINGS
 
-    def _list_on_device(self, begin_s: float, launched: Sequence[DeviceWork]) -> list[DeviceCollective]:
+    def _list_on_device(self, begin_s: float, launched: Sequence[DeviceWork]) -> list[Sent]:
         found = []
         for work in launched:
             if work.launch is None or work.launch.start_s < begin_s or not is_communication(work):
                 continue
             call = self._call_at(work.launch.start_s, work.launch.thread)
-            operation = operation_named(work.name.partition("(")[0]) or "collective"
             if call is None:
-                found.append(DeviceCollective(operation, work.launch.start_s, work.start_s, work.end_s, None))
-                continue
-            found.append(
-                DeviceCollective(
-                    call.operation, call.launched_s, work.start_s, work.end_s, call.size_bytes, ranks=call.ranks
-                )
-            )
+                operation = operation_named(work.name.partition("(")[0]) or "collective"
+                call = _unseen_call(operation, work.launch.start_s, None)
+            found.append((call, work.start_s, work.end_s))
         return found
 
     def _call_at(self, moment_s: float, thread: object) -> Call | None:
@@ -203,7 +169,7 @@ class DeviceCollectives:
             at -= 1
         return last if last is not None and last.operation in ("send_recv", "all_to_all") else None
 
-    def _list_on_gloo(self, begin_s: float, end_s: float) -> list[DeviceCollective]:
+    def _list_on_gloo(self, begin_s: float, end_s: float) -> list[Sent]:
         """Return what ran on gloo's threads, each with the first call of its operation that is nobody else's."""
         events = self._gloo[bisect_left(self._gloo_starts, begin_s) : bisect_left(self._gloo_starts, end_s)]
         calls = self._calls[bisect_left(self._called, begin_s) : bisect_left(self._called, end_s)]
@@ -220,11 +186,13 @@ class DeviceCollectives:
             )
             match = next(fits, waiting[0] if waiting and waiting[0].launched_s <= event.start_s else None)
             if match is None:
-                found.append(DeviceCollective(operation, event.start_s, event.start_s, event.end_s, size))
-                continue
-            waiting.remove(match)
-            size = match.size_bytes if size is None else size
-            found.append(
-                DeviceCollective(operation, match.launched_s, event.start_s, event.end_s, size, ranks=match.ranks)
-            )
-        return sorted(found, key=lambda each: each.launched_s)
+                match = _unseen_call(operation, event.start_s, size)
+            else:
+                waiting.remove(match)
+            call = match if size is None else replace(match, size_bytes=size)
+            found.append((call, event.start_s, event.end_s))
+        return sorted(found, key=lambda each: each[0].launched_s)
+
+
+def _unseen_call(operation: str, launched_s: float, size_bytes: int | None) -> Call:
+    return Call(operation, launched_s, launched_s, None, size_bytes, None)

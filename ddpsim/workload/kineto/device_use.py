@@ -6,8 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ddpsim.workload.kineto.events import DeviceWork, busy_s
-from ddpsim.workload.kineto.parsing import parse_events
+from ddpsim.workload.kineto.events import DeviceWork, busy_s, parse_events
 
 
 @dataclass(frozen=True, slots=True)

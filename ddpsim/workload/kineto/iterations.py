@@ -16,7 +16,7 @@ from statistics import median
 from ddpsim.strict import parse_whole_number
 from ddpsim.trace.metrics import Interval, bound_wires, complete_parts, intersection, part_fields, union, without
 from ddpsim.trace.records import BucketTimes, CollectiveTimes, Iteration
-from ddpsim.workload.kineto.collectives import DeviceCollective, DeviceCollectives
+from ddpsim.workload.kineto.collectives import DeviceCollectives, Sent
 from ddpsim.workload.kineto.events import DeviceWork, busy_s
 from ddpsim.workload.kineto.mapping import Mapping
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
@@ -56,7 +56,11 @@ class IterationReader:
         collectives = [self._collective(index, each, step) for index, each in enumerate(sent)]
         if self._on_device:
             host = _host_work(step, after, end_s, {}, _finished_s(step, ()))
-            device = self._device_work(step, end_s)
+            marks = (step.forward_s, step.backward_s, step.backward_end_s, end_s)
+            device = {
+                phase: busy_s(work for work in self._select_between(*span) if not is_communication(work))
+                for phase, span in zip(("forward", "backward", "optimizer"), pairwise(marks), strict=True)
+            }
             start_s, end_s, parts = self._device_parts(step, after, end_s, collectives)
         else:
             start_s, device, over_s = step.forward_s, {}, _finished_s(step, collectives)
@@ -104,46 +108,37 @@ class IterationReader:
         spans = ((c.operation, max(c.arrived_s, step.forward_s), min(c.finished_s, end_s)) for c in found)
         return {**_find_exposed(spans, busy), **{name: each for name, each in sharded.items() if each}}
 
-    def _collective(self, index: int, sent: DeviceCollective, step: HostStep) -> CollectiveTimes:
+    def _collective(self, index: int, sent: Sent, step: HostStep) -> CollectiveTimes:
         """Return a collective, a bucket where its size is known, by its call or by its gradients."""
-        begin = max((edge for edge in (0, *(c.after for c in step.collectives)) if edge < sent.after), default=0)
-        parameters, size_bytes = tuple(range(begin, sent.after)), sent.size_bytes
+        call, start_s, end_s = sent
+        own, edges = self._sent.is_own(call, step), [0, *(bucket.after for bucket in step.collectives)]
+        after = next((bucket.after for bucket in step.collectives if own and bucket.launched_s == call.launched_s), 0)
+        begin = max((edge for edge in edges if edge < after), default=0)
+        parameters, size_bytes = tuple(range(begin, after)), call.size_bytes
         if self._mapping is not None and len(step.accumulations) == len(self._mapping.order):
-            parameters = self._mapping.order[begin : sent.after]
+            parameters = self._mapping.order[begin:after]
             if size_bytes is None:
                 size_bytes = sum(self._mapping.parameters[number].size_bytes for number in parameters) or None
-        ready_s = self._computed_s(sent.launched_s) if self._on_device else sent.launched_s
         made = CollectiveTimes(
             index=index,
             size_bytes=size_bytes,
             parameters=parameters,
-            ready_s=ready_s,
-            launched_s=sent.launched_s,
-            started_s=sent.start_s,
-            finished_s=sent.end_s,
-            operation=sent.operation,
-            own=sent.own,
-            ranks=sent.ranks,
+            ready_s=self._computed_s(call.launched_s) if self._on_device else call.launched_s,
+            launched_s=call.launched_s,
+            started_s=start_s,
+            finished_s=end_s,
+            operation=call.operation,
+            own=own,
+            ranks=call.ranks,
         )
         if not parameters or size_bytes is None:
             return made
-        return BucketTimes(**{each.name: getattr(made, each.name) for each in fields(made)}, written_s=sent.end_s)
+        return BucketTimes(**{each.name: getattr(made, each.name) for each in fields(made)}, written_s=end_s)
 
     def _computed_s(self, launched_before_s: float) -> float:
         """Return when the device was done with what the host had launched by then."""
         index = bisect_right(self._launches, launched_before_s) - 1
         return self._latest[index] if index >= 0 else 0.0
-
-    def _device_work(self, step: HostStep, end_s: float) -> dict[str, float]:
-        spans = {
-            "forward": (step.forward_s, step.backward_s),
-            "backward": (step.backward_s, step.backward_end_s),
-            "optimizer": (step.backward_end_s, end_s),
-        }
-        return {
-            phase: busy_s(work for work in self._select_between(*span) if not is_communication(work))
-            for phase, span in spans.items()
-        }
 
     def _device_parts(
         self, step: HostStep, after: HostStep | None, end_s: float, collectives: Sequence[CollectiveTimes]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from ddpsim.errors import TraceError
-from ddpsim.workload.kineto.events import DeviceWork, Events, HostEvent, dtype_named
+from ddpsim.workload.kineto.events import BROADCAST_OPERATORS, DeviceWork, Events, HostEvent, dtype_named
 
 NODE = "autograd::engine::evaluate_function: "
 ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -30,14 +30,7 @@ _OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 _ALIKE = 0.8
 """Share of their gradients that micro-batches of one step have in common at least: some leave branches out; by hand."""
 _SHORT_WAIT_S = 50e-6
-"""A wait for an event shorter than this found it done; DDP's own timers wait so."""
-
-BROADCAST_OPERATORS = {
-    "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors", "aten::view", "aten::empty", "aten::cat",
-    "aten::narrow", "aten::slice", "aten::as_strided", "aten::copy_", "aten::split", "aten::split_with_sizes",
-    "c10d::broadcast_", "record_param_comms", "nccl:broadcast", "gloo:broadcast",
-}  # fmt: skip
-"""What the broadcast of buffers at the start of forward consists of."""
+"""A wait for an event shorter than this found it done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +148,19 @@ def find_steps(events: Events, place: str) -> list[HostStep]:
             "no iterations: neither ProfilerStep# nor Optimizer.step# is in it", place=place, remedy=remedy
         )
     starts = [event.start_s for event in events.operators]
+    # DDP's own timers wait for an event, which they find done.
+    waited = [
+        wait
+        for wait in events.waits
+        if not wait.name.endswith("EventSynchronize") or wait.end_s - wait.start_s > _SHORT_WAIT_S
+    ]
     steps = []
     for window in _join_to_updates(sorted(windows, key=lambda window: window.start_s), events, updates):
         inside = events.operators[bisect_left(starts, window.start_s) : bisect_left(starts, window.end_s)]
         begins = _list_micro_batches(inside, window)
         begun = [event.start_s for event in inside]
         for number, (begin_s, end_s) in enumerate(pairwise([*begins, window.end_s])):
-            waits = [wait for wait in events.waits if begin_s <= wait.start_s < end_s and _is_wait(wait)]
+            waits = [wait for wait in waited if begin_s <= wait.start_s < end_s]
             part = inside[bisect_left(begun, begin_s) : bisect_left(begun, end_s)]
             if (step := _step(window.name, end_s, part, waits, number, len(begins))) is not None:
                 steps.append(step)
@@ -231,20 +230,16 @@ def _list_micro_batches(inside: Sequence[HostEvent], window: HostEvent) -> list[
             gap_s = event.start_s if event.thread == window.thread else None
     if not passes[-1]:
         begins, passes = begins[:-1] or begins, passes[:-1] or passes
+
+    def alike(one: Counter[str], other: Counter[str]) -> bool:
+        return (one & other).total() >= _ALIKE * max(one.total(), other.total())
+
     count = len(passes)
     period = next(
         p for p in range(1, count + 1)
-        if count % p == 0 and all(_are_alike(passes[n], passes[n % p]) for n in range(p, count))
+        if count % p == 0 and all(alike(passes[n], passes[n % p]) for n in range(p, count))
     )  # fmt: skip
     return begins[::period]
-
-
-def _are_alike(one: Counter[str], other: Counter[str]) -> bool:
-    return (one & other).total() >= _ALIKE * max(one.total(), other.total())
-
-
-def _is_wait(wait: HostEvent) -> bool:
-    return not wait.name.endswith("EventSynchronize") or wait.end_s - wait.start_s > _SHORT_WAIT_S
 
 
 def _step(
@@ -262,7 +257,9 @@ def _step(
     for event in inside:
         functions.setdefault(event.name, []).append(event)
     tail_s = _usual_tail(nodes, functions)
-    finish = HostInterval(backward_end_s, _finished_s(marks, backward_end_s))
+    # An allreduce of the loop's own, after backward, is none of DDP's marks.
+    finished_s = (mark.end_s for mark in marks if mark.name.startswith(_REDUCER_MARKS))
+    finish = HostInterval(backward_end_s, max([backward_end_s, *finished_s]))
     intervals = [*prefix, *_hooks(nodes, accumulations, marks, tail_s), finish]
     if not optimizer and number + 1 == count:
         optimizer = [HostInterval(finish.end_s, end_s)]
@@ -324,11 +321,6 @@ def _usual_tail(nodes: Sequence[HostEvent], functions: Mapping[str, Sequence[Hos
         if index < len(candidates) and candidates[index].end_s <= node.end_s and not node.name.endswith(ACCUMULATE):
             tails.append(node.end_s - candidates[index].end_s)
     return statistics.median(tails) if tails else 0.0
-
-
-def _finished_s(marks: Sequence[HostEvent], backward_end_s: float) -> float:
-    """Return when DDP was done with backward; an allreduce of the loop's own, after that, is none of its marks."""
-    return max([backward_end_s, *(mark.end_s for mark in marks if mark.name.startswith(_REDUCER_MARKS))])
 
 
 def _collectives(

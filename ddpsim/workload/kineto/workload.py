@@ -25,10 +25,8 @@ from ddpsim.trace.json.streaming import StreamedTrace
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
 from ddpsim.workload.kineto.collectives import calls_in, foreign_calls
-from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s
-from ddpsim.workload.kineto.forward_use import forward_use_in
-from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
-from ddpsim.workload.kineto.parsing import collect
+from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s, collect
+from ddpsim.workload.kineto.mapping import Mapping, forward_use_in, map_arrivals
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import HostStep, describe_accumulation, find_steps, micro_batches_of
 from ddpsim.workload.profile import Phase, Workload
@@ -190,18 +188,16 @@ def open_trace(path: str | Path, shapes: Workload | None = None) -> DissectedTra
     found = find_steps(file.events, file.place)
     steps, notes = _select_alike(found)
     mapping = map_arrivals(steps, shapes, file.place)
-    notes = [*notes, *_note_foreign(file.events, steps[-1])]
+    # Of collectives that layers make by themselves a workload knows nothing.
+    if steps[-1].reducer and (calls := foreign_calls(calls_in(file.events.operators), steps[-1])):
+        many = ", ".join(f"{count} {name}" for name, count in sorted(calls.items()))
+        what = (
+            "are cut out too, and what waits for them"
+            if file.events.works
+            else "count as computation, with their waits"
+        )
+        notes.append(f"forward and backward hold collectives that are not DDP's, {many} a step: they {what}")
     return DissectedTrace(file, steps, TimelineWithoutDdp(file.events.works, found), mapping, notes)
-
-
-def _note_foreign(events: Events, step: HostStep) -> list[str]:
-    """Return a note on collectives that layers make by themselves, of which a workload knows nothing."""
-    calls = foreign_calls(calls_in(events.operators), step)
-    if not step.reducer or not calls:
-        return []
-    many = ", ".join(f"{count} {name}" for name, count in sorted(calls.items()))
-    what = "are cut out too, and what waits for them" if events.works else "count as computation, with their waits"
-    return [f"forward and backward hold collectives that are not DDP's, {many} a step: they {what}"]
 
 
 def import_trace(path: str | Path, shapes: Workload | None = None) -> Imported:
@@ -232,6 +228,9 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
     for row, record in enumerate(recorded):
         hook[row, list(mapping.order)] = record.hooks
         ready[row, list(mapping.order)] = record.ready
+    # In which phases of each step the host waits for the device: most of the steps decide.
+    groups = micro_batches_of(steps)
+    waits = [{step.phase_of(w.start_s) or "optimizer" for step in group for w in step.waits} for group in groups]
     use, known = forward_use_in(file.events, steps, traced.timeline, mapping)
     device = "cpu" if file.device == "cpu" else "cuda:0"
     workload = Workload(
@@ -251,7 +250,7 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
         gradient_hook_s=hook.round(9),
         gradient_ready_s=ready.round(9),
         forward_use_s=use,
-        synchronises=_find_synchronising(steps),
+        synchronises=tuple(f"after_{p}" for p in _PHASES if 2 * sum(p in phases for phases in waits) > len(waits)),
         provenance={
             "how": "imported from a Kineto trace; the profiler slows the host",
             "mapping": mapping.how,
@@ -259,7 +258,10 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
             **({"accumulation": said} if (said := accumulation_in(steps)) else {}),
         },
     )
-    return Imported(workload, (*traced.notes, mapping.how, known, *_bound(workload), *_batch(shapes)))
+    batch = (
+        "batch size unknown, 1 is written" if shapes is None else f"batch size and buffers are those of {shapes.name}"
+    )
+    return Imported(workload, (*traced.notes, mapping.how, known, *_bound(workload), batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,15 +344,6 @@ def _phase(recorded: Sequence[_Record], phase: str) -> Phase:
     return Phase(host, device)
 
 
-def _find_synchronising(steps: Sequence[HostStep]) -> tuple[str, ...]:
-    """Return the phases in which the host waits for the device in most iterations."""
-    phases = [
-        {step.phase_of(wait.start_s) or "optimizer" for step in group for wait in step.waits}
-        for group in micro_batches_of(steps)
-    ]
-    return tuple(f"after_{p}" for p in _PHASES if 2 * sum(p in found for found in phases) > len(phases))
-
-
 def _precision(traced: DissectedTrace, shapes: Workload | None) -> str:
     if any(parameter.dtype == "bfloat16" for parameter in traced.mapping.parameters):
         return "bf16"
@@ -387,11 +380,3 @@ def _bound(workload: Workload) -> list[str]:
         what = f"{format_time(device)} of kernels in {format_time(host)} of host work a step"
         return [f"host-bound: {what}; a faster device would change little, and the profiler adds to the host's share"]
     return [f"device-bound: {format_time(device)} of kernels, {format_time(host)} of host work a step"]
-
-
-def _batch(shapes: Workload | None) -> list[str]:
-    return (
-        ["batch size unknown, 1 is written"]
-        if shapes is None
-        else [f"batch size and buffers are those of {shapes.name}"]
-    )

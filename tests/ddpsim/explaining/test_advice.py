@@ -11,7 +11,6 @@ from ddpsim.bucketing.plan import plan_buckets
 from ddpsim.cli.app import run
 from ddpsim.cli.explain_text import text
 from ddpsim.explaining import foretold
-from ddpsim.explaining.advice import advice_of
 from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.bucket_origin import bucket_origin
 from ddpsim.explaining.explain import explain
@@ -81,12 +80,10 @@ def test_no_option_is_added_that_changes_nothing(tmp_path):
 
 def test_a_late_rank_holds_advice_back(tmp_path):
     rank, basis, machine = traced(tmp_path, bucket=6)
-    found = replace(
-        explain(tmp_path / "rank0.json"), foretold=advised(basis, machine, parts_of(rank.iterations[0])), advice=()
-    )
-    assert any("buckets" in line for line in advice_of(found).advice)
+    found = replace(explain(tmp_path / "rank0.json"), foretold=advised(basis, machine, parts_of(rank.iterations[0])))
+    assert any("buckets" in line for line in found.advice)
     late = late_rank(ranks(late={1: {"input": 0.020}}))
-    held = advice_of(replace(found, late=late, foretold=replace(found.foretold, row=None)))
+    held = replace(found, late=late, foretold=replace(found.foretold, row=None))
     assert any("no advice on buckets" in line and "rank 1" in line for line in held.advice)
     assert not any("other buckets gain" in line or "keep the buckets" in line for line in held.advice)
 

@@ -2,8 +2,7 @@ import pytest
 
 from ddpsim.errors import TraceError
 from ddpsim.workload.kineto.device_use import device_use
-from ddpsim.workload.kineto.events import busy_s, dtype_named
-from ddpsim.workload.kineto.parsing import parse_events
+from ddpsim.workload.kineto.events import busy_s, dtype_named, parse_events
 
 
 def event(category, name, start, duration, **args):
