@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ddpexec.capturing.own_step import name_errors
 from ddpexec.ddp.parameters import ModelParameters, collect
+from ddpexec.ddp.served import ServerStatistics
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
@@ -30,7 +31,6 @@ from ddpexec.running.slower import SlowedModule
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
 from ddpexec.running.subject import subject_of
 from ddpexec.running.wrapping import Wrapping
-from ddpexec.schedules.served import ServerStatistics
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import clock_of, drain, offset_to_rank_zero
 from ddpexec.timing.observe import Note, Observer, note_backward

@@ -19,10 +19,10 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from ddpexec.ddp.parameters import ModelParameters, broadcast_state, collect, verify
+from ddpexec.ddp.planner import check_agreement
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.schedules.planner import check_agreement
 from ddpexec.schedules.watching import ScheduleWatch, Unit, WatchedCollective, WatchedReplicas, make_stamp_hook
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan

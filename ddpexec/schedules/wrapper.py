@@ -11,26 +11,26 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ddpexec.ddp import replacing
 from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.comm_hooks import Hook, check_hook, make_averaging_hook
 from ddpexec.ddp.executor import Executor
+from ddpexec.ddp.forward_points import ForwardPoints
 from ddpexec.ddp.gradient_hooks import remove
 from ddpexec.ddp.joining import JoinableModule
+from ddpexec.ddp.lanes import CommunicationStreams
+from ddpexec.ddp.learning import ProbeTimes
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.options import check_module, check_objects, communicator_of, hook_twice, make_mixed_precision_error
 from ddpexec.ddp.parameters import broadcast_state, collect, verify
+from ddpexec.ddp.planner import SchedulePlanner, check_agreement
+from ddpexec.ddp.refusals import check_joinable, check_module_for_scheme
+from ddpexec.ddp.scheme_schedule import Kept, SchemeSchedule
+from ddpexec.ddp.served import Server, ServerStatistics
+from ddpexec.ddp.stepper import ScheduledOptimizer
+from ddpexec.ddp.updates import MakeOptimizer, ParameterUpdate, clip_gradients, move_state
 from ddpexec.ddp.used import tie
 from ddpexec.errors import OptionError
-from ddpexec.schedules import replacing
-from ddpexec.schedules.forward_points import ForwardPoints
-from ddpexec.schedules.lanes import CommunicationStreams
-from ddpexec.schedules.learning import ProbeTimes
-from ddpexec.schedules.planner import SchedulePlanner, check_agreement
-from ddpexec.schedules.refusals import check_joinable, check_module_for_scheme
-from ddpexec.schedules.scheme_schedule import Kept, SchemeSchedule
-from ddpexec.schedules.served import Server, ServerStatistics
-from ddpexec.schedules.stepper import ScheduledOptimizer
-from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, clip_gradients, move_state
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.operations import Operation

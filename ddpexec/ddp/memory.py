@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ddpexec.ddp.flat import FlatBucket, move_into, views_of
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.schedules.rings import part_elements
+from ddpexec.ddp.rings import part_elements
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import PointKind
 from ddpsim.schedules.schedule import Schedule

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddpexec.ddp.memory import FlatGradients
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.groups.waiting import wait_within
-from ddpexec.schedules.memory import FlatGradients
 from ddpsim.schedules.schedule import Schedule
 
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
+from ddpexec.ddp.chunked import check_no_momentum
+from ddpexec.ddp.lanes import CommunicationStream
+from ddpexec.ddp.learning import ProbedLink, ProbeTimes, probe
+from ddpexec.ddp.memory import keeps_parts
 from ddpexec.ddp.parameters import ModelParameters, agree
+from ddpexec.ddp.refusals import check_mixable
+from ddpexec.ddp.rows import check_optimizer
+from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.schedules.chunked import check_no_momentum
-from ddpexec.schedules.lanes import CommunicationStream
-from ddpexec.schedules.learning import ProbedLink, ProbeTimes, probe
-from ddpexec.schedules.memory import keeps_parts
-from ddpexec.schedules.refusals import check_mixable
-from ddpexec.schedules.rows import check_optimizer
-from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.operations import Operation

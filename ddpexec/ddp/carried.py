@@ -10,22 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddpexec.ddp.averaged import AveragedParameters, Rates, rates_of
+from ddpexec.ddp.chunked import ChunkedBucket
 from ddpexec.ddp.comm_hooks import Hook, reduce_by_hook
+from ddpexec.ddp.lanes import CommunicationStream, CommunicationStreams
 from ddpexec.ddp.launcher import Launcher, Sending, send_nothing
+from ddpexec.ddp.loopback import LoopbackGroup
+from ddpexec.ddp.memory import FlatGradients, gradients_in, keeps_parts
 from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.ddp.refusals import check_hookable
+from ddpexec.ddp.rows import RowServer, RowStream
+from ddpexec.ddp.served import ENDS, Server, ServerStatistics, ServerStream
+from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.groups.within import in_thread
-from ddpexec.schedules.averaged import AveragedParameters, Rates, rates_of
-from ddpexec.schedules.chunked import ChunkedBucket
-from ddpexec.schedules.lanes import CommunicationStream, CommunicationStreams
-from ddpexec.schedules.loopback import LoopbackGroup
-from ddpexec.schedules.memory import FlatGradients, gradients_in, keeps_parts
-from ddpexec.schedules.refusals import check_hookable
-from ddpexec.schedules.rows import RowServer, RowStream
-from ddpexec.schedules.served import ENDS, Server, ServerStatistics, ServerStream
-from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
 from ddpsim.schedules.averaging import NODE
 from ddpsim.schedules.message import WORLD, Message

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ddpexec.ddp.memory import FlatGradients
+from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import OptionError
-from ddpexec.schedules.memory import FlatGradients
-from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.schedules.chunks import Chunks
 
 

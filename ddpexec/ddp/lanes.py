@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
+from ddpexec.ddp.rings import RingNeighbours
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work, timeout_of
 from ddpexec.groups.waiting import wait_within
-from ddpexec.schedules.rings import RingNeighbours
 from ddpsim.operations import Operation
 
 IN_FLIGHT = 2

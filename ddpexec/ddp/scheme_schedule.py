@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from ddpexec.ddp import messages
+from ddpexec.ddp.averaged import rates_of
 from ddpexec.ddp.buckets import Eager
+from ddpexec.ddp.carried import CarriedMessages
 from ddpexec.ddp.executor import CarriedSchedule
+from ddpexec.ddp.lanes import CommunicationStreams
+from ddpexec.ddp.memory import FlatGradients
 from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.ddp.served import Server
+from ddpexec.ddp.stepper import UpdateScheduler
+from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.ddp.used import UsedMap
 from ddpexec.errors import ExecutionError, OptionError
 from ddpexec.groups.process_groups import Communicator, Work
-from ddpexec.schedules.averaged import rates_of
-from ddpexec.schedules.carried import CarriedMessages
-from ddpexec.schedules.lanes import CommunicationStreams
-from ddpexec.schedules.memory import FlatGradients
-from ddpexec.schedules.served import Server
-from ddpexec.schedules.stepper import UpdateScheduler
-from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.timing.observe import Observer
 from ddpsim.operations import Operation
 from ddpsim.schedules.points import PointKind, points

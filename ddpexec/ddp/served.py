@@ -21,12 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddpexec.ddp.loopback import PointToPoint
+from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work, timeout_of, wait
 from ddpexec.groups.waiting import wait_within
 from ddpexec.groups.within import in_thread
-from ddpexec.schedules.loopback import PointToPoint
-from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
 from ddpsim.schedules.servers import count_sendable
 

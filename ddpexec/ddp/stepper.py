@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddpexec.ddp.carried import CarriedMessages
+from ddpexec.ddp.memory import FlatGradients, keeps_parts
+from ddpexec.ddp.updates import MakeOptimizer, ParameterUpdate, hyperparameters
 from ddpexec.errors import ExecutionError, OptionError
-from ddpexec.schedules.carried import CarriedMessages
-from ddpexec.schedules.memory import FlatGradients, keeps_parts
-from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, hyperparameters
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import LaunchQueue
 from ddpsim.schedules.points import Point, PointKind, points

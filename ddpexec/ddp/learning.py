@@ -13,10 +13,10 @@ from statistics import median
 
 import torch
 
+from ddpexec.ddp.lanes import CommunicationStream
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.groups.process_groups import timeout_of
 from ddpexec.groups.waiting import wait_within
-from ddpexec.schedules.lanes import CommunicationStream
 from ddpexec.timing.stopwatch import seconds_of
 from ddpsim.operations import Operation
 
