@@ -56,7 +56,6 @@ class CarriedMessages:
         flat, flats: gradients.
         averaged: parameters that messages average, or pull from servers.
         chunked: chunks of gradients, some of which are sent at a time.
-        hooked: whether a communication hook reduces the buckets.
         rates: from parameters to their learning rates.
 
     Raises:
@@ -83,7 +82,6 @@ class CarriedMessages:
             if message.chunks is not None
         }
         self.rates: Rates = rates_of([])
-        self.hooked = False
         self._lanes = _lanes_of(schedule, lanes)
         numbers = {message.id: number for number, message in enumerate(schedule)}
         launcher.sendings = [self._make_sending(message, numbers) for message in schedule]
@@ -111,7 +109,6 @@ class CarriedMessages:
             OptionError: the schedule sums something else.
         """
         check_hookable(self.schedule)
-        self.hooked = True
         sendings, last = self.launcher.sendings, len(self.schedule.messages) - 1
         for number, message in enumerate(self.schedule):
             flat, sending = self.flat[message.parameters], sendings[number]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,87 +12,15 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp import messages
-from ddpexec.ddp.buckets import Eager
+from ddpexec.ddp.carried_schedule import CarriedSchedule
 from ddpexec.ddp.gradient_hooks import hook_gradients, remove
-from ddpexec.ddp.launcher import Launcher
+from ddpexec.ddp.learning import ProbeTimes
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.used import StaticGraph, UsedMap, find_reachable
+from ddpexec.ddp.used import StaticGraph, find_reachable
 from ddpexec.errors import ExecutionError
-from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
-from ddpsim.bucketing import LaunchQueue
 from ddpsim.bucketing.launch import MarkedTwiceError
-from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
-
-
-class CarriedSchedule:
-    """A schedule in force, as an executor carries it out: its queue, its memory, and what stands beside an iteration.
-
-    Args:
-        model: its parameters, in registration order.
-        communicator: of the ranks.
-
-    Attributes:
-        launcher: of the messages.
-        queue: which messages may be launched at a point, and which are waited for there.
-        used: which parameters a backward visited, on this rank and on others.
-        eager: by registration index, the place in a bucket of a gradient that is copied in as it comes.
-        iteration: how many were begun whose gradients are reduced.
-        in_forward: registration indices at whose use in forward something is launched or waited for.
-        pending: registration indices whose update was asked for and not carried out; forward `settle`s those it uses.
-        waits_in_forward: whether there can be any of either.
-    """
-
-    queue: LaunchQueue[Point]
-    used: UsedMap
-    eager: Sequence[Eager]
-    in_forward: Collection[int] = ()
-    pending: Collection[int] = ()
-    waits_in_forward = False
-
-    def __init__(self, model: ModelParameters, communicator: Communicator) -> None:
-        self.model, self.communicator = model, communicator
-        self.launcher, self.iteration = Launcher(communicator), 0
-
-    def launch(self, numbers: Sequence[int]) -> None:
-        """Launch messages, in order."""
-        self.launcher.launch(numbers)
-
-    def settle(self, indices: Iterable[int]) -> bool:
-        """Carry out what is pending of these parameters; return whether anything was."""
-        return False
-
-    def expect_backward(self, unused: Sequence[int]) -> None:
-        """Expect a backward, in which the parameters of these registration indices will get no gradient."""
-
-    def begin_backward(self, unused: Sequence[int]) -> None:
-        """Take it that the first gradient of a backward has come, and that those of `unused` will not."""
-        raise NotImplementedError
-
-    def note_absent(self, indices: Sequence[int]) -> bool:
-        """Take it that these gradients did not come although they were expected; return whether backward ends so.
-
-        Where it does not they may still come, and the next forward says if they did not, as torch has it.
-        """
-        return False
-
-    def end_computation(self, *, counted: bool) -> None:
-        """Take it that all gradients have come; `counted` is whether they were taken at once, after a static graph's
-        first backward."""
-        raise NotImplementedError
-
-    def write_back(self, numbers: Sequence[int]) -> None:
-        """Wait for the messages that backward's end waits for, and give the parameters what they summed."""
-        raise NotImplementedError
-
-    def end_iteration(self, arrival: Sequence[int], *, counted: bool) -> None:
-        """Take it that gradients, which came in the order `arrival`, are written back."""
-        raise NotImplementedError
-
-    def list_missing(self) -> Sequence[int]:
-        """Return the registration indices for want of whose gradients not all was launched."""
-        return [point.parameter for point in self.queue.find_missing() if point.parameter is not None]
+from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 
 
 class Executor:
@@ -103,7 +31,7 @@ class Executor:
         find_unused: whether the graph is searched, in each forward, for parameters that will get no gradient.
         static_graph: whether every backward visits each parameter as often as the first does; then nothing is searched.
         mixed: lowers the parameters' precision until backward has ended; None leaves it.
-        told: called with the registration index of every gradient, whether it is sent or not.
+        learning: takes when each gradient comes, whether it is sent or not; None where nothing is learned.
         observer: takes the moments of each gradient; None takes none.
 
     Attributes:
@@ -120,13 +48,13 @@ class Executor:
         find_unused: bool,
         static_graph: bool,
         mixed: MixedPrecision | None = None,
-        told: Callable[[int], None] | None = None,
+        learning: ProbeTimes | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.model, self._carried, self.launcher = carried.model, carried, carried.launcher
         self._rank, model = carried.communicator.rank, carried.model
         self._used, self._mixed = carried.used, mixed
-        self._find_unused, self._told = find_unused, told
+        self._find_unused, self._learning = find_unused, learning
         self.static: StaticGraph | None = StaticGraph(model, self._rank) if static_graph else None
         # Held, so that the nodes live as long as the executor and are the ones met in every graph.
         self._nodes = {get_gradient_edge(parameter).node: i for i, parameter in enumerate(model.tensors)}
@@ -143,10 +71,10 @@ class Executor:
 
     def observe(self, observer: Observer | None) -> None:
         """Let `observer` take the moments of gradients and messages from the next backward on; None takes none."""
-        self.launcher.observer = observer
+        self._carried.observe(observer)
         hook = self._gradient if observer is None else functools.partial(self._observe_gradient, observer)
-        if self._told is not None:
-            hook = functools.partial(_call_both, self._told, hook)
+        if self._learning is not None:
+            hook = functools.partial(_learn, self._learning, hook)
         self.remove_hooks()
         self.handles[:] = hook_gradients(self.model, hook)
 
@@ -261,6 +189,8 @@ class Executor:
 
     def _gradient(self, index: int, parameter: Tensor) -> None:
         # The path of every gradient of every step: few lookups, no call that is not needed.
+        if index in self._carried.pending:
+            self._carried.check_settled(index)
         if not self._started:
             if not self.expecting:
                 if self._find_unused:
@@ -364,6 +294,6 @@ class Executor:
         return error
 
 
-def _call_both(told: Callable[[int], None], hook: Callable[[int, Tensor], None], index: int, parameter: Tensor) -> None:
-    told(index)
+def _learn(learning: ProbeTimes, hook: Callable[[int, Tensor], None], index: int, parameter: Tensor) -> None:
+    learning.gradient(index)
     hook(index, parameter)

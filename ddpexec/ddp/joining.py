@@ -1,4 +1,4 @@
-"""What the wrapper of torch's constructor and that of schemes share: iterations that send nothing, and uneven inputs.
+"""Iterations that send nothing, and uneven inputs.
 
 A rank that has run out of input shadows the collectives of those that have not, as torch's `Joinable` asks of it.
 """

@@ -41,15 +41,14 @@ class SchedulePlanner:
         model: its parameters, in registration order.
         communicator: of the ranks.
         make_optimizer: makes an optimizer of some parameters; refused where it cannot take sparse gradients as sent.
-        caps: of the buckets.
-        given: the buckets instead.
+        plan: the buckets in force.
+        given: whether they are to stay.
         overlap: whether messages may begin before backward has ended.
         every: of how many iterations the last one sends gradients.
         accumulate: iterations of a step of the optimizer.
         find_unused: whether parameters may have no gradient.
         mixed_precision: torch's, in whose `param_dtype` gradients are sent; None leaves them in their parameters'.
         wire: what a message takes, as probed when times were learned; None before.
-        plan: the buckets in force.
 
     Raises:
         OptionError: a scheme that others carry out, or `every` and `accumulate` that do not go together.
@@ -59,8 +58,8 @@ class SchedulePlanner:
     model: ModelParameters
     communicator: Communicator
     make_optimizer: MakeOptimizer
-    caps: BucketCaps
-    given: BucketPlan | None
+    plan: BucketPlan
+    given: bool
     overlap: bool
     every: int
     accumulate: int
@@ -69,7 +68,6 @@ class SchedulePlanner:
     wire: Callable[[Operation, int], float] | None = None
 
     def __post_init__(self) -> None:
-        self.plan = self.given or rebuilt_plan(self.model.policy, self.caps)
         if self.scheme.runner not in ("ddpexec", "DataParallel"):
             place = f"scheme={self.scheme.name}"
             remedy = "use zero1 or zero2, FullySharded for fsdp2 and hsdp, or simulate"
@@ -86,7 +84,7 @@ class SchedulePlanner:
             f"its scheme {name} does more than sum whole gradients for one step": (
                 name.partition(":")[0] not in schemes.SAME_SUMS
             ),
-            "its buckets are a plan of its own": self.given is not None,
+            "its buckets are a plan of its own": self.given,
             "it sends nothing before backward has ended (overlap=False)": not self.overlap,
             f"it sends gradients every {self.every} iterations": self.every > 1,
             f"a step is of {self.accumulate} iterations that send gradients": self.accumulate > self.every,
@@ -128,10 +126,10 @@ class SchedulePlanner:
         _check_sparse(made, self.model)
         return made
 
-    def make_learned(self, learning: ProbeTimes, lane: CommunicationStream) -> Schedule:
+    def make_learned(self, learning: ProbeTimes, lane: CommunicationStream, caps: BucketCaps) -> Schedule:
         """Return the schedule of what was learned, and of what `lane` takes; every rank calls this.
 
-        Its buckets are made anew, in the order in which gradients came, where none were given.
+        Its buckets are made anew by `caps`, in the order in which gradients came, where none were given.
         """
         communicator, count = self.communicator, len(self.model.tensors)
         device = communicator.device_for(self.model.tensors[0].device)
@@ -144,9 +142,9 @@ class SchedulePlanner:
             {index: seconds for index, seconds in enumerate(row) if not math.isnan(seconds)}
             for row in (times[:count], times[count:])
         )
-        if self.given is None:  # those that never came last
+        if not self.given:  # those that never came last
             order = sorted(range(count), key=lambda index: (ready_s.get(index, math.inf), index))
-            self.plan = rebuilt_plan(self.model.policy, self.caps, order)
+            self.plan = rebuilt_plan(self.model.policy, caps, order)
         return self._make(replace(self._setup(), use_s=use_s, ready_s=ready_s, time_s=self.wire))
 
     def _setup(self) -> SchemeInputs:
