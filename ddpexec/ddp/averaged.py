@@ -36,7 +36,7 @@ class AveragedParameters:
     def __init__(self, number: int, indices: tuple[int, ...], model: ModelParameters, outer: OuterStep | None) -> None:
         self.number, self.indices = number, indices
         self.parameters = [model.tensors[index] for index in indices]
-        first = self.parameters[0]
+        self.owners, first = self.parameters, self.parameters[0]
         self.whole = torch.zeros(sum(t.numel() for t in self.parameters), dtype=first.dtype, device=first.device)
         move_into(self.whole, self.parameters)
         self._outer = outer

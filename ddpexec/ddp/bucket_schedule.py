@@ -148,15 +148,10 @@ class BucketSchedule(CarriedSchedule):
 
     # ---- what the executor says
 
-    def launch(self, numbers: Sequence[int]) -> None:
-        """Launch buckets, in order; behind the last of them, where graphs are searched, what this rank used."""
-        super().launch(numbers)
-        if self.options.searching and self.queue.launched_all:
-            self.used.reduce(len(self.launcher.launched))
-
     def expect_backward(self, unused: Sequence[int]) -> None:
         """Expect a backward, in which the parameters of these registration indices will get no gradient."""
-        if self.options.searching:
+        self._tells_used = self.options.searching
+        if self._tells_used:
             self._graph_static &= self.iteration == 1 or list(unused) == self.unused
         super().expect_backward(unused)
         # What ranks search for may differ among them; what drop says, and what the option promises, does not.

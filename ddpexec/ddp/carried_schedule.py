@@ -67,7 +67,7 @@ class CarriedSchedule:
         self.unused: Sequence[int] = []
         self.dropped: frozenset[int] = frozenset()
         self.launch_order: list[int] = []
-        self.hook_name, self._averages = "", False
+        self.hook_name, self._averages, self._tells_used = "", False, False
         self._hook: tuple[Hook, object] | None = None
         self._futures: list[torch.futures.Future[Any]] = []
 
@@ -132,10 +132,12 @@ class CarriedSchedule:
     # ---- backward
 
     def launch(self, numbers: Sequence[int]) -> None:
-        """Launch messages, in order."""
+        """Launch messages, in order; behind the last of DDP's, where graphs are searched, what this rank used."""
         if self.stats.sampling:
             self.stats.note(TimerEvent.COMMUNICATION)
         self.launcher.launch(numbers)
+        if self._tells_used and self.queue.launched_all:
+            self.used.reduce(len(self.launcher.launched))
 
     def begin_backward(self, unused: Sequence[int]) -> None:
         """Take it that the first gradient of a backward has come, and that those of `unused` will not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import cast
+from typing import NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -85,11 +85,17 @@ class FlatBucket:
         grad = parameter.grad
         if grad is None:
             view.zero_()
-        elif self.is_view(grad, place):
+        elif grad is view or (self.as_view and grad.layout == torch.strided and grad.data_ptr() == view.data_ptr()):
             if divisor != 1:
                 (_real(view) if self._batched else view).div_(divisor)
         else:
-            self._check(place, grad)
+            if (
+                grad.layout != torch.strided
+                or grad.dtype != view.dtype
+                or grad.device != view.device
+                or grad.shape != view.shape
+            ):
+                self._refuse(place, grad)
             if grad.requires_grad:
                 grad = grad.detach()
             if divisor == 1:
@@ -153,11 +159,6 @@ class FlatBucket:
         if not self.as_view and parameters:
             self._copy_out(parameters, views)
 
-    def is_view(self, grad: Tensor, place: int) -> bool:
-        """Whether the gradient at `place` already lies in the buffer."""
-        view = self.views[place]
-        return grad is view or (self.as_view and grad.layout == torch.strided and grad.data_ptr() == view.data_ptr())
-
     def _runs(self) -> list[Tensor]:
         """Return slices of the buffer that together hold exactly the gradients copied late."""
         runs: list[tuple[int, int]] = []
@@ -187,26 +188,27 @@ class FlatBucket:
                 view.copy_(parameter.grad)
                 parameter.grad = view
 
-    def _check(self, place: int, grad: Tensor) -> None:
+    def _refuse(self, place: int, grad: Tensor) -> NoReturn:
         view = self.views[place]
         if grad.layout != torch.strided:
             raise ExecutionError(
                 f"{self._called(self.indices[place])} has a {grad.layout} gradient, a dense one was expected",
                 remedy="only nn.Embedding and nn.EmbeddingBag with sparse=True may have sparse gradients",
             )
-        if grad.dtype != view.dtype or grad.device != view.device or grad.shape != view.shape:
-            raise ExecutionError(
-                f"the gradient of {self._called(self.indices[place])} is {grad.dtype} {tuple(grad.shape)} on "
-                f"{grad.device}, its bucket holds {view.dtype} {tuple(view.shape)} on {view.device}",
-                remedy="do not change a parameter's type or device after wrapping the module",
-            )
+        raise ExecutionError(
+            f"the gradient of {self._called(self.indices[place])} is {grad.dtype} {tuple(grad.shape)} on "
+            f"{grad.device}, its bucket holds {view.dtype} {tuple(view.shape)} on {view.device}",
+            remedy="do not change a parameter's type or device after wrapping the module",
+        )
 
     def _expect_views(self, places: Collection[int]) -> None:
         for place in places:
             parameter, view = self.parameters[place], self.views[place]
             if parameter.grad is None:
                 parameter.grad = view
-            elif parameter.grad is not view and not self.is_view(parameter.grad, place):
+            elif parameter.grad is not view and (
+                parameter.grad.layout != torch.strided or parameter.grad.data_ptr() != view.data_ptr()
+            ):
                 raise ExecutionError(
                     f"the gradient of {self._called(self.indices[place])} is not the view of its bucket that "
                     "gradient_as_bucket_view=True makes it",

@@ -36,11 +36,12 @@ class ForwardPoints:
         announce: what is called.
 
     Attributes:
+        at_start: registration indices that are announced as forward begins.
         handles: of its hooks, the same list from beginning to end.
     """
 
     def __init__(self, module: nn.Module, model: ModelParameters, announce: Announce) -> None:
-        self._announce = announce
+        self.announce = announce
         self.at_start: tuple[int, ...] = ()
         self.handles: list[RemovableHandle] = []
         self._ran: set[nn.Module] | None = None
@@ -87,10 +88,10 @@ class ForwardPoints:
         if self._ran is not None:
             self._ran.add(module)
             if module in self._indices:
-                self._announce(self._indices[module])
+                self.announce(self._indices[module])
 
     def _hook(self, module: nn.Module, indices: tuple[int, ...]) -> RemovableHandle:
         def announce(*_: Any) -> None:
-            self._announce(indices)
+            self.announce(indices)
 
         return module.register_forward_pre_hook(announce)

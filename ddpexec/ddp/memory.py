@@ -37,6 +37,7 @@ class FlatGradients(FlatBucket):
         untouched: registration indices of those that no rank used.
         weights: the buffer of the parameters, where they are sharded.
         shard: this rank's part of it, which its optimizer knows.
+        owners: of gradients: its parameters, and the shard.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class FlatGradients(FlatBucket):
         )
         self._own = slice(rank * part, (rank + 1) * part)
         self.late, self.filled, self.divisor, self.every = late, False, ranks, 1
+        # Those that are filled one by one; of a late one that is alone all that there is.
+        self._places = [0] if late and len(indices) == 1 else [place for place, eager in enumerate(self.eager) if eager]
         self.numbers: tuple[int, ...] = ()
         self.untouched: Collection[int] = ()
         self.weights: Tensor | None = None
@@ -74,16 +77,18 @@ class FlatGradients(FlatBucket):
             self.weights = torch.zeros_like(self.whole)
             move_into(self.weights[: self.elements], self.parameters)
             self.shard = nn.Parameter(self.weights[self._own])
+        self.owners = self.parameters if self.shard is None else [*self.parameters, self.shard]
 
     def complete(self) -> None:
         """Copy in the gradients that are still to be, divided by the ranks; once, however many messages carry them."""
-        if not self.filled:
-            if self.late:
-                for place, eager in enumerate(self.eager):
-                    if eager:
-                        self.fill(place)
+        if self.filled:
+            return
+        if self.late:
+            for place in self._places:
+                self.fill(place)
+        if len(self._places) < len(self.indices):
             super().complete()
-            self.filled = True
+        self.filled = True
 
     def complete_locally(self) -> None:
         """Copy in the gradients that were not copied as they came, whole."""
@@ -101,7 +106,7 @@ class FlatGradients(FlatBucket):
 
     def take_gradients(self) -> None:
         """Take the gradients of its parameters away: what they are is in the buffer, or will be."""
-        for parameter in self.parameters if self.shard is None else (*self.parameters, self.shard):
+        for parameter in self.owners:
             parameter.grad = None
 
     def own_gradients(self) -> list[Tensor]:

@@ -247,7 +247,8 @@ class ScheduledModule(JoinableModule):
     def _announce(self, *, wanted: bool) -> None:
         """Have modules announce, or announce no more, that forward uses their parameters."""
         if self._points is None and wanted:
-            self._points = ForwardPoints(self.module, self.model, self._forward_point)
+            announce = self.executor.forward if self._learning is None else self._learn_use
+            self._points = ForwardPoints(self.module, self.model, announce)
             self._handles["forward"] = self._points.handles
         elif self._points is not None and not wanted:
             self._points.remove()
@@ -259,6 +260,7 @@ class ScheduledModule(JoinableModule):
         if planner is None or learning is None or lanes is None or not learning.done:
             return
         if self.require_backward_grad_sync and self.reducer.iteration % planner.accumulate == 0:
+            self.executor.check_finished()
             self._learning = None
             self.complete()
             schedule = planner.make_learned(learning, lanes.of("main", rings=False), self.caps)
@@ -281,7 +283,7 @@ class ScheduledModule(JoinableModule):
         if self._learning is not None:
             self._learning.begin()
         if self._points is not None:
-            self._forward_point(self._points.at_start)
+            self._points.announce(self._points.at_start)
 
     def _end_module(self) -> None:
         """The module's forward has ended."""
@@ -290,7 +292,7 @@ class ScheduledModule(JoinableModule):
         if self._learning is not None:
             self._learning.end_forward()
 
-    def _forward_point(self, indices: Sequence[int]) -> bool:
+    def _learn_use(self, indices: Sequence[int]) -> bool:
         if self._learning is not None and torch.is_grad_enabled():
             self._learning.forward(indices)
         return self.executor.forward(indices)

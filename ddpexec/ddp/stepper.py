@@ -107,7 +107,8 @@ class UpdateScheduler:
             for flat in update.flats:
                 pairs = list(zip(flat.indices, flat.parameters, strict=True))
                 zeroed = set() if to_none else {i for i, each in pairs if each.grad is not None or i in self.had}
-                flat.take_gradients()
+                for parameter in flat.owners:
+                    parameter.grad = None
                 if zeroed:
                     _give_zeros(flat, zeroed)
                 self.had.difference_update(flat.indices)

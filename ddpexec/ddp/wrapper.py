@@ -428,12 +428,13 @@ class DistributedDataParallel(ScheduledModule):
         """Do what ranks do together before a forward, and begin an iteration where it is for a backward."""
         if self._join_config.enable:
             self.check_joinable()
+        if training:
+            self._learn()
         if training and not local:
             self.reducer.stats.begin(self.reducer.iteration + 1)
         self.notify_join()
         if training:
             self.executor.check_finished()
-            self._learn()
             self.reducer.rebuild()
             if self.drop is not None:
                 self.reducer.leave_out(self.drop.start(self.reducer.iteration + 1))
