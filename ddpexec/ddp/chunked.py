@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddpexec.ddp.memory import FlatGradients
-from ddpexec.ddp.updates import MakeOptimizer
-from ddpexec.errors import OptionError
 from ddpsim.schedules.chunks import Chunks
-
-
-def check_no_momentum(make: MakeOptimizer) -> None:
-    """Refuse an optimizer with a momentum of its own, where the scheme corrects it.
-
-    Raises:
-        OptionError: it would count twice.
-    """
-    optimizer = make([nn.Parameter(torch.ones(1))])
-    if any(group.get("momentum") or "betas" in group for group in getattr(optimizer, "param_groups", ())):
-        what = "the optimizer has a momentum of its own, which would count twice"
-        raise OptionError(what, place="scheme 'gradientflow', momentum", remedy="use SGD without momentum")
 
 
 class ChunkedBucket:

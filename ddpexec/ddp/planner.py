@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 
-from ddpexec.ddp.chunked import check_no_momentum
 from ddpexec.ddp.lanes import CommunicationStream
 from ddpexec.ddp.learning import ProbedLink, ProbeTimes, probe
 from ddpexec.ddp.memory import keeps_parts
 from ddpexec.ddp.parameters import ModelParameters, agree
 from ddpexec.ddp.refusals import check_mixable
 from ddpexec.ddp.rows import check_optimizer
-from ddpexec.ddp.updates import MakeOptimizer
+from ddpexec.ddp.updates import MakeOptimizer, check_no_momentum
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
