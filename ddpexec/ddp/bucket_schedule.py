@@ -13,13 +13,12 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from ddpexec.ddp.buckets import AnyBucket, Buckets, Eager
+from ddpexec.ddp.buckets import AnyBucket, Buckets, Eager, ReducerOptions
 from ddpexec.ddp.carried_schedule import CarriedSchedule
 from ddpexec.ddp.comm_hooks import Hook, reduce_by_hook
+from ddpexec.ddp.flat import make_empty_gradient
 from ddpexec.ddp.launcher import Sending
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.reducer_options import ReducerOptions
-from ddpexec.ddp.sparse import make_empty_gradient
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, Work
 from ddpsim.bucketing import BucketPlan, rebuilt_plan

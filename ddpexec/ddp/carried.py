@@ -10,17 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddpexec.ddp.averaged import AveragedParameters, Rates, rates_of
-from ddpexec.ddp.chunked import ChunkedBucket
 from ddpexec.ddp.comm_hooks import Hook, reduce_by_hook
 from ddpexec.ddp.lanes import CommunicationStream, CommunicationStreams
 from ddpexec.ddp.launcher import Launcher, Sending, send_nothing
-from ddpexec.ddp.loopback import LoopbackGroup
-from ddpexec.ddp.memory import FlatGradients, gradients_in, keeps_parts
+from ddpexec.ddp.memory import (
+    AveragedParameters,
+    ChunkedBucket,
+    FlatGradients,
+    Rates,
+    gradients_in,
+    keeps_parts,
+    rates_of,
+)
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.refusals import check_hookable
 from ddpexec.ddp.rows import RowServer, RowStream
-from ddpexec.ddp.served import ENDS, Server, ServerStatistics, ServerStream
+from ddpexec.ddp.served import ENDS, LoopbackGroup, Server, ServerStatistics, ServerStream
 from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddpexec.ddp.buckets import Eager
+from ddpexec.ddp.buckets import Eager, ReducerOptions
 from ddpexec.ddp.comm_hooks import Hook, make_averaging_hook
 from ddpexec.ddp.launcher import Launcher
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
 from ddpexec.ddp.used import UsedMap
 from ddpexec.groups.lost import name_lost_ranks

@@ -11,12 +11,18 @@ from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from ddpexec.ddp import messages
 from ddpexec.ddp.carried_schedule import CarriedSchedule
-from ddpexec.ddp.gradient_hooks import hook_gradients, remove
+from ddpexec.ddp.hooks import hook_gradients, remove
 from ddpexec.ddp.learning import ProbeTimes
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.used import StaticGraph, find_reachable
+from ddpexec.ddp.used import (
+    StaticGraph,
+    find_reachable,
+    make_broken_off_error,
+    make_never_began_error,
+    make_never_ready_error,
+    make_ready_twice_error,
+)
 from ddpexec.errors import ExecutionError
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing.launch import MarkedTwiceError
@@ -133,15 +139,13 @@ class Executor:
     def check_finished(self) -> None:
         """Raise unless the previous backward reduced everything it began to reduce."""
         if self.static is not None and self.static.waiting and not self._started:
-            raise self._fail(messages.make_never_began_error(self._rank))
+            raise self._fail(make_never_began_error(self._rank))
         if self._unfinished:
             missing, static = self._carried.list_missing(), self.static is not None
             if not missing:
-                raise messages.make_broken_off_error(self._rank, self.failure)
+                raise make_broken_off_error(self._rank, self.failure)
             names, found = self.model.names, self._find_unused
-            raise self._fail(
-                messages.make_never_ready_error(self._rank, missing, names, find_unused=found, static=static)
-            )
+            raise self._fail(make_never_ready_error(self._rank, missing, names, find_unused=found, static=static))
 
     def expect(self, output: object, left_out: Iterable[int] = ()) -> None:
         """Expect gradients of all parameters but those `left_out`, or that `output` is seen not to depend on."""
@@ -189,8 +193,9 @@ class Executor:
 
     def _gradient(self, index: int, parameter: Tensor) -> None:
         # The path of every gradient of every step: few lookups, no call that is not needed.
-        if index in self._carried.pending:
-            self._carried.check_settled(index)
+        carried = self._carried
+        if index in carried.pending:
+            carried.check_settled(index)
         if not self._started:
             if not self.expecting:
                 if self._find_unused:
@@ -202,10 +207,13 @@ class Executor:
         if self._visits and not self._visit(index, parameter):
             return
         self.arrival.append(index)
+        if (eager := carried.eager[index]) is not None:  # as `_take`, without another call
+            eager[0].fill(eager[1])
         try:
-            self._take(index)
+            if launchable := carried.queue.mark_ready(self._gradient_points[index]):
+                carried.launch(launchable)
         except MarkedTwiceError as error:
-            raise self._fail(messages.make_ready_twice_error(self._rank, index, self.model.names[index])) from error
+            raise self._fail(make_ready_twice_error(self._rank, index, self.model.names[index])) from error
 
     def _visit(self, index: int, parameter: Tensor) -> bool:
         """Note that a parameter was used; return whether its gradient is complete with that."""

@@ -1,16 +1,21 @@
-"""The memory that messages carry: gradients of some parameters in one buffer, the parameters in another."""
+"""The memory that messages carry: gradients in one buffer, parameters in another, averages, and chunks of gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ddpexec.ddp.flat import FlatBucket, move_into, views_of
+from ddpexec.ddp.lanes import part_elements
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.rings import part_elements
+from ddpexec.errors import OptionError
+from ddpsim.schedules.chunks import Chunks
 from ddpsim.schedules.message import Message
+from ddpsim.schedules.outer import OuterStep
 from ddpsim.schedules.points import PointKind
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.servers import SERVERS
@@ -141,3 +146,147 @@ def keeps_parts(schedule: Schedule) -> bool:
 def gradients_in(message: Message) -> bool:
     """Whether a message carries gradients: it sums them, or gathers what an optimizer waits for."""
     return message.op.reduces or any(point.kind is PointKind.OPTIMIZER for point in message.blocks)
+
+
+Rates = Callable[[Sequence[nn.Parameter]], list[float]]
+"""From parameters to the learning rate of each."""
+
+
+class AveragedParameters:
+    """Parameters of one message as views of a flat buffer, so that a single allreduce averages them.
+
+    Args:
+        number: that errors and traces call it by.
+        indices: registration indices, in the order in which they lie.
+        model: all parameters.
+        outer: the step taken at each average; None takes the average itself.
+
+    Attributes:
+        kept: what the outer step remembers: the parameters after the last one, and the momentum; nothing without one.
+    """
+
+    shard: nn.Parameter | None = None
+
+    def __init__(self, number: int, indices: tuple[int, ...], model: ModelParameters, outer: OuterStep | None) -> None:
+        self.number, self.indices = number, indices
+        self.parameters = [model.tensors[index] for index in indices]
+        self.owners, first = self.parameters, self.parameters[0]
+        self.whole = torch.zeros(sum(t.numel() for t in self.parameters), dtype=first.dtype, device=first.device)
+        move_into(self.whole, self.parameters)
+        self._outer = outer
+        self.kept = [] if outer is None else [self.whole.clone(), torch.zeros_like(self.whole)]
+        self._rates: list[float] = []
+
+    def divide(self, ranks: int, rates: Rates) -> None:
+        """Divide the parameters by the ranks, before they are summed."""
+        if self._outer is not None:
+            self._rates = rates(self.parameters)
+        with torch.no_grad():
+            self.whole.div_(ranks)
+
+    @torch.no_grad()
+    def apply_outer_step(self) -> None:
+        """Move the parameters, which are the average now, to where the outer step's momentum leads from the last."""
+        if self._outer is None:
+            return
+        begin = 0
+        for rate, elements in self._runs():
+            x, x0, u = (each[begin : begin + elements] for each in (self.whole, *self.kept))
+            u.mul_(self._outer.momentum)
+            if rate:
+                u.add_(x0, alpha=1 / rate).sub_(x, alpha=1 / rate)
+                torch.sub(x0, u, alpha=self._outer.rate * rate, out=x)
+            x0.copy_(x)
+            begin += elements
+
+    def take_gradients(self) -> None:
+        """Take the gradients of its parameters away."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def own_gradients(self) -> list[Tensor]:
+        """Return the gradients that this rank's optimizer works with."""
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
+    def _runs(self) -> Iterator[tuple[float, int]]:
+        """Yield each learning rate with how many elements in a row have it."""
+        of_parameters = zip(self._rates, self.parameters, strict=True)
+        for rate, group in itertools.groupby(of_parameters, key=lambda pair: pair[0]):
+            yield rate, sum(parameter.numel() for _, parameter in group)
+
+
+def rates_of(groups: Sequence[dict[str, Any]]) -> Rates:
+    """Return what finds the learning rate of a parameter among an optimizer's groups; 1 where it has no groups.
+
+    Raises:
+        OptionError: when it is asked, for an optimizer without one.
+    """
+
+    def found(parameters: Sequence[nn.Parameter]) -> list[float]:
+        if not groups:
+            return [1.0] * len(parameters)
+        known = {tensor: group["lr"] for group in groups if "lr" in group for tensor in group["params"]}
+        if not known.keys() >= set(parameters):
+            what = "the optimizer has no learning rate `lr`, which SlowMo's outer step and servers go by"
+            raise OptionError(what, place="scheme", remedy="use one that has, such as SGD, or another scheme")
+        return [float(known[parameter]) for parameter in parameters]
+
+    return found
+
+
+class ChunkedBucket:
+    """What a rank has not sent of a bucket, the norms of its chunks, and the chunks that are summed.
+
+    Where momentum is corrected it has the rank's velocity too, which is forgotten where it is sent.
+
+    Args:
+        flat: the bucket's gradients.
+        chunks: how they are cut and how many are summed.
+    """
+
+    def __init__(self, flat: FlatGradients, chunks: Chunks) -> None:
+        self._buffer = flat.buffer
+        self._elements, self._momentum = chunks.elements, chunks.momentum
+        count = -(-self._buffer.numel() // chunks.elements)
+        self._left = self._buffer.new_zeros(count * chunks.elements)
+        self._velocity = torch.zeros_like(self._left) if self._momentum else None
+        self.norms = torch.zeros(count, dtype=torch.float32, device=self._buffer.device)
+        self._sizes = torch.empty_like(self._rows)
+        self._chosen = torch.zeros(0, dtype=torch.int64)
+        self._values = self._buffer.new_zeros(chunks.chosen, chunks.elements)
+        # All of a bucket are no more than the bucket, whatever its last chunk is padded to.
+        self.values = self._values.view(-1)[: min(self._values.numel(), self._buffer.numel())]
+
+    def measure(self) -> None:
+        """Add the gradients, or the velocity, to what was left, and take the norm of each chunk."""
+        elements = self._buffer.numel()
+        if self._velocity is None:
+            self._left[:elements].add_(self._buffer)
+        else:
+            self._velocity[:elements].mul_(self._momentum).add_(self._buffer)
+            self._left.add_(self._velocity)
+        torch.sum(torch.abs(self._rows, out=self._sizes), dim=1, out=self.norms)
+
+    def choose(self) -> None:
+        """Take the chunks of the largest norms, which are summed over the ranks now, out of what is left."""
+        order = torch.argsort(self.norms, descending=True, stable=True)
+        self._chosen = torch.sort(order[: len(self._values)]).values
+        torch.index_select(self._rows, 0, self._chosen, out=self._values)
+        self._rows[self._chosen] = 0
+        if self._velocity is not None:
+            self._velocity.view(-1, self._elements)[self._chosen] = 0
+
+    def write_sums(self) -> None:
+        """Let the bucket's gradients be the sums of the chosen chunks, and zero elsewhere."""
+        whole = torch.zeros_like(self._left)
+        whole.view(-1, self._elements)[self._chosen] = self._values
+        self._buffer.copy_(whole[: self._buffer.numel()])
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """What this rank has not sent yet."""
+        return [self._left] if self._velocity is None else [self._left, self._velocity]
+
+    @property
+    def _rows(self) -> Tensor:
+        return self._left.view(-1, self._elements)

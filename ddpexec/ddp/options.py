@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ddpexec.ddp.buckets import ReducerOptions
 from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer

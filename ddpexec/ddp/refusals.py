@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from ddpexec.ddp.in_backward import OPTIMIZERS
+from ddpexec.ddp.hooks import OPTIMIZERS
 from ddpexec.ddp.memory import keeps_parts
 from ddpexec.errors import OptionError
 from ddpsim.operations import Operation

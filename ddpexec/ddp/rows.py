@@ -13,8 +13,7 @@ from datetime import timedelta
 import torch
 from torch import Tensor, nn
 
-from ddpexec.ddp.loopback import PointToPoint
-from ddpexec.ddp.served import WHAT, Server, ServerStream, bounds_of
+from ddpexec.ddp.served import WHAT, PointToPoint, Server, ServerStream, bounds_of
 from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks

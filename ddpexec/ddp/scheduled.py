@@ -12,15 +12,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp.bucket_schedule import BucketSchedule
+from ddpexec.ddp.buckets import ReducerOptions
 from ddpexec.ddp.executor import Executor
-from ddpexec.ddp.forward_points import ForwardPoints
-from ddpexec.ddp.gradient_hooks import remove
+from ddpexec.ddp.hooks import ForwardPoints, remove
 from ddpexec.ddp.joining import JoinableModule
 from ddpexec.ddp.lanes import CommunicationStreams
 from ddpexec.ddp.learning import ProbeTimes
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.planner import SchedulePlanner, check_agreement
-from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.scheme_schedule import Kept, SchemeSchedule
 from ddpexec.ddp.served import Server, ServerStatistics
 from ddpexec.ddp.stepper import ScheduledOptimizer

@@ -9,20 +9,17 @@ from typing import Any
 
 from torch import Tensor
 
-from ddpexec.ddp import messages
-from ddpexec.ddp.averaged import rates_of
-from ddpexec.ddp.buckets import Eager
+from ddpexec.ddp.buckets import Eager, ReducerOptions
 from ddpexec.ddp.carried import CarriedMessages
 from ddpexec.ddp.carried_schedule import CarriedSchedule
 from ddpexec.ddp.comm_hooks import Hook
 from ddpexec.ddp.lanes import CommunicationStreams
-from ddpexec.ddp.memory import FlatGradients
+from ddpexec.ddp.memory import FlatGradients, rates_of
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.served import Server
 from ddpexec.ddp.stepper import UpdateScheduler
 from ddpexec.ddp.updates import MakeOptimizer
-from ddpexec.ddp.used import UsedMap
+from ddpexec.ddp.used import UsedMap, make_never_ready_error
 from ddpexec.errors import ExecutionError, OptionError
 from ddpexec.groups.process_groups import Communicator, Work
 from ddpexec.timing.observe import Observer
@@ -151,7 +148,7 @@ class SchemeSchedule(CarriedSchedule):
         if missing := [index for index in indices if index in self._flat]:
             rank, names = self.communicator.rank, self.model.names
             searching, static = self.options.searching, self.options.static_graph
-            raise messages.make_never_ready_error(rank, missing, names, find_unused=searching, static=static)
+            raise make_never_ready_error(rank, missing, names, find_unused=searching, static=static)
         return True
 
     def end_computation(self, *, counted: bool) -> None:

@@ -11,17 +11,25 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from ddpexec.ddp import in_backward, torch_api
 from ddpexec.ddp import options as construction
+from ddpexec.ddp import torch_api
 from ddpexec.ddp.bucket_schedule import BucketSchedule
-from ddpexec.ddp.buffers import BufferSynchroniser
+from ddpexec.ddp.buckets import ReducerOptions
 from ddpexec.ddp.comm_hooks import Hook, check_hook
 from ddpexec.ddp.compiling import call, disable_compile, disable_own_compile
 from ddpexec.ddp.drop import LayerDrop
+from ddpexec.ddp.hooks import step_in_backward, take_over_optimizers
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.parameters import BROADCAST_BYTES, ModelParameters, broadcast_state, collect, verify, verify_plan
+from ddpexec.ddp.parameters import (
+    BROADCAST_BYTES,
+    BufferSynchroniser,
+    ModelParameters,
+    broadcast_state,
+    collect,
+    verify,
+    verify_plan,
+)
 from ddpexec.ddp.planner import SchedulePlanner, check_agreement
-from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.refusals import check_joinable, check_module_for_scheme
 from ddpexec.ddp.scheduled import ScheduledModule
 from ddpexec.ddp.updates import MakeOptimizer
@@ -450,12 +458,12 @@ class DistributedDataParallel(ScheduledModule):
     def _take_over_optimizers(self) -> None:
         # Before the first forward, as optimizers are put on parameters after the module is wrapped too.
         self._optimizers_taken_over = True
-        if in_backward.take_over(self.reducer.model.tensors):
+        if take_over_optimizers(self.reducer.model.tensors):
             hooked = "a communication hook or mixed_precision" if self.reducer.hooked else ""
             if given := hooked or ("join()" if self._join_config.enable else ""):
                 what = f"_apply_optimizer_in_backward and {given} do not go together"
                 raise OptionError(what, remedy="call optimizer.step() after backward instead")
-            self.reducer.step_each_bucket(in_backward.step)
+            self.reducer.step_each_bucket(step_in_backward)
 
     @disable_compile
     def _end_forward(self, output: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ddpexec.ddp.forward_points import ForwardPoints
+from ddpexec.ddp.hooks import ForwardPoints
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.timing.clock import Moment
 from ddpexec.timing.observe import Note

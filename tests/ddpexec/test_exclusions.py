@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("torch")
 
 from ddpexec.__main__ import main as ddpexec
+from ddpexec.ddp.buckets import ReducerOptions
 from ddpexec.ddp.options import check_drop, check_scheme, first_plan
-from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.lab.netlab.command import parse_topology
 from ddpexec.running.pipeline_options import PipelineOptions, check_beside
 from ddpexec.running.settings import RunSettings

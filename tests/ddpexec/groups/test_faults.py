@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from ddpexec.ddp.comm_hooks import HookWork
 from ddpexec.ddp.flat import FlatBucket
-from ddpexec.ddp.loopback import LoopbackWork
-from ddpexec.ddp.served import JoinedWorks
+from ddpexec.ddp.served import JoinedWorks, LoopbackWork
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.mpi_work import MpiWork
 from ddpexec.groups.process_groups import Communicator
