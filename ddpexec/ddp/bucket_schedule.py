@@ -69,11 +69,6 @@ class BucketSchedule(CarriedSchedule):
 
     # ---- told from outside
 
-    @property
-    def rebuilds(self) -> int:  # type: ignore[override]
-        """How often the buckets were made anew."""
-        return self.order.rebuilds
-
     def use_hook(self, hook: Hook, state: object, name: str = "") -> None:
         """Let `hook(state, bucket)` reduce each bucket; `name` is what logging data call it, else its own."""
         super().use_hook(hook, state, name)
@@ -119,6 +114,7 @@ class BucketSchedule(CarriedSchedule):
             return False
         words = functools.partial(self.communicator.gather_objects, device=self.model.tensors[0].device)
         order = self.order.confer(self.plan.groups(), self._gather_times, words)
+        self.rebuilds = self.order.rebuilds
         if order is not None:
             self._install(rebuilt_plan(self.model.policy, self.options.caps, order))
         return order is not None
@@ -137,7 +133,7 @@ class BucketSchedule(CarriedSchedule):
 
     def use_plan(self, plan: BucketPlan, order: OrderPolicy) -> None:
         """Reduce by the buckets of `plan` from the coming iteration on, and rebuild them by `order`; between two."""
-        self.order = order
+        self.order, self.rebuilds = order, order.rebuilds
         self._install(plan)
 
     def expect_context(self, context: Hashable) -> None:
@@ -184,7 +180,8 @@ class BucketSchedule(CarriedSchedule):
         for position, number in enumerate(numbers):
             launcher.wait((number,))
             bucket = made.all[number]
-            bucket.write_back(self._find_untouched(bucket) if some else ())
+            untouched = self.used.find_untouched(bucket.indices) | self.dropped if some else ()
+            bucket.write_back(untouched)
             if self._after_bucket is not None:
                 self._after_bucket(bucket.parameters)
             self._note_written((position,))
@@ -239,7 +236,3 @@ class BucketSchedule(CarriedSchedule):
         if (observer := self.launcher.observer) is not None:
             for position in positions:
                 observer.note_written(position)
-
-    def _find_untouched(self, bucket: AnyBucket) -> set[int]:
-        """Return the bucket's parameters that no rank gave a gradient."""
-        return self.used.find_untouched(bucket.indices) | self.dropped.intersection(bucket.indices)

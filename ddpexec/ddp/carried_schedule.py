@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -91,10 +90,6 @@ class CarriedSchedule:
         self.use_hook(make_averaging_hook(self.communicator, dtype), None)
         self._averages = True
 
-    def divide_by(self, ranks: int) -> None:
-        """Divide the coming sums by `ranks`, where no communication hook does as it likes."""
-        raise NotImplementedError
-
     def await_also(self, futures: Iterable[torch.futures.Future[Any]]) -> None:
         """Wait for `futures` at the end of the coming backward."""
         self._futures += futures
@@ -170,12 +165,6 @@ class CarriedSchedule:
     def list_missing(self) -> Sequence[int]:
         """Return the registration indices for want of whose gradients not all was launched."""
         return [point.parameter for point in self.queue.find_missing() if point.parameter is not None]
-
-    @contextmanager
-    def zero_gradients(self) -> Iterator[None]:
-        """Let all gradients be of zeros inside, as of a rank that has no input."""
-        raise NotImplementedError
-        yield
 
     # ---- of torch's C++ reducer, by these names
 

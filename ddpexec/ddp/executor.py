@@ -11,18 +11,12 @@ from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from ddpexec.ddp import used
 from ddpexec.ddp.carried_schedule import CarriedSchedule
 from ddpexec.ddp.hooks import hook_gradients, remove
 from ddpexec.ddp.learning import ProbeTimes
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.used import (
-    StaticGraph,
-    find_reachable,
-    make_broken_off_error,
-    make_never_began_error,
-    make_never_ready_error,
-    make_ready_twice_error,
-)
+from ddpexec.ddp.used import StaticGraph, find_reachable
 from ddpexec.errors import ExecutionError
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing.launch import MarkedTwiceError
@@ -139,13 +133,13 @@ class Executor:
     def check_finished(self) -> None:
         """Raise unless the previous backward reduced everything it began to reduce."""
         if self.static is not None and self.static.waiting and not self._started:
-            raise self._fail(make_never_began_error(self._rank))
+            raise self._fail(used.make_never_began_error(self._rank))
         if self._unfinished:
             missing, static = self._carried.list_missing(), self.static is not None
             if not missing:
-                raise make_broken_off_error(self._rank, self.failure)
+                raise used.make_broken_off_error(self._rank, self.failure)
             names, found = self.model.names, self._find_unused
-            raise self._fail(make_never_ready_error(self._rank, missing, names, find_unused=found, static=static))
+            raise self._fail(used.make_never_ready_error(self._rank, missing, names, find_unused=found, static=static))
 
     def expect(self, output: object, left_out: Iterable[int] = ()) -> None:
         """Expect gradients of all parameters but those `left_out`, or that `output` is seen not to depend on."""
@@ -213,7 +207,7 @@ class Executor:
             if launchable := carried.queue.mark_ready(self._gradient_points[index]):
                 carried.launch(launchable)
         except MarkedTwiceError as error:
-            raise self._fail(make_ready_twice_error(self._rank, index, self.model.names[index])) from error
+            raise self._fail(used.make_ready_twice_error(self._rank, index, self.model.names[index])) from error
 
     def _visit(self, index: int, parameter: Tensor) -> bool:
         """Note that a parameter was used; return whether its gradient is complete with that."""

@@ -21,7 +21,22 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.servers import SERVERS
 
 
-class FlatGradients(FlatBucket):
+class GradientOwners:
+    """What gradients are of: parameters, and this rank's part of some.
+
+    Attributes:
+        owners: of gradients.
+    """
+
+    owners: Sequence[nn.Parameter]
+
+    def take_gradients(self) -> None:
+        """Take the gradients away: what they are is in a buffer, or will be."""
+        for parameter in self.owners:
+            parameter.grad = None
+
+
+class FlatGradients(GradientOwners, FlatBucket):
     """A bucket's gradients in one buffer that messages carry, divisible by the ranks.
 
     Args:
@@ -42,7 +57,6 @@ class FlatGradients(FlatBucket):
         untouched: registration indices of those that no rank used.
         weights: the buffer of the parameters, where they are sharded.
         shard: this rank's part of it, which its optimizer knows.
-        owners: of gradients: its parameters, and the shard.
     """
 
     def __init__(
@@ -109,11 +123,6 @@ class FlatGradients(FlatBucket):
         for index, parameter, view in zip(self.indices, self.parameters, self.views, strict=True):
             parameter.grad = None if index in self.untouched else view
 
-    def take_gradients(self) -> None:
-        """Take the gradients of its parameters away: what they are is in the buffer, or will be."""
-        for parameter in self.owners:
-            parameter.grad = None
-
     def own_gradients(self) -> list[Tensor]:
         """Return the gradients that this rank's optimizer works with."""
         owners = self.parameters if self.shard is None else [self.shard]
@@ -152,7 +161,7 @@ Rates = Callable[[Sequence[nn.Parameter]], list[float]]
 """From parameters to the learning rate of each."""
 
 
-class AveragedParameters:
+class AveragedParameters(GradientOwners):
     """Parameters of one message as views of a flat buffer, so that a single allreduce averages them.
 
     Args:
@@ -198,11 +207,6 @@ class AveragedParameters:
                 torch.sub(x0, u, alpha=self._outer.rate * rate, out=x)
             x0.copy_(x)
             begin += elements
-
-    def take_gradients(self) -> None:
-        """Take the gradients of its parameters away."""
-        for parameter in self.parameters:
-            parameter.grad = None
 
     def own_gradients(self) -> list[Tensor]:
         """Return the gradients that this rank's optimizer works with."""

@@ -15,9 +15,9 @@ from ddpexec.ddp.bucket_schedule import BucketSchedule
 from ddpexec.ddp.buckets import ReducerOptions
 from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.hooks import ForwardPoints, remove
-from ddpexec.ddp.joining import JoinableModule
 from ddpexec.ddp.lanes import CommunicationStreams
 from ddpexec.ddp.learning import ProbeTimes
+from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.planner import SchedulePlanner, check_agreement
 from ddpexec.ddp.scheme_schedule import Kept, SchemeSchedule
@@ -25,22 +25,35 @@ from ddpexec.ddp.served import Server, ServerStatistics
 from ddpexec.ddp.stepper import ScheduledOptimizer
 from ddpexec.ddp.updates import ParameterUpdate, clip_gradients, move_state
 from ddpexec.errors import OptionError
+from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import Schedule
 
 
-class ScheduledModule(JoinableModule):
+class ScheduledModule(nn.Module):
     """Wraps a module that is trained by the schedule of a scheme, or by DDP's buckets, which are a scheme's too.
 
+    Args:
+        module: that is wrapped.
+        communicator: of the ranks.
+
     Attributes:
+        device: of the first parameter.
+        mixed: lowers the parameters' precision in an iteration; None leaves it.
+        require_backward_grad_sync: whether the coming iteration's gradients are reduced.
+        reducer: the schedule in force, with its memory.
         executor: carries the schedule in force out.
         schedule: of the scheme, in force; None where DDP's buckets are, which change between iterations.
         optimizer: what a user steps, of a scheme; None where the user has one of his own.
         observer: takes the moments of each iteration; None takes none.
     """
 
+    module: nn.Module
+    device: torch.device
+    mixed: MixedPrecision | None
+    reducer: Any
     executor: Executor
     schedule: Schedule | None
     optimizer: ScheduledOptimizer | None
@@ -50,6 +63,11 @@ class ScheduledModule(JoinableModule):
     _options: ReducerOptions
     _planner: SchedulePlanner | None
     _learning: ProbeTimes | None
+
+    def __init__(self, module: nn.Module, communicator: Communicator) -> None:
+        nn.Module.__init__(self)
+        self.module, self.communicator, self.process_group = module, communicator, communicator.main
+        self.require_backward_grad_sync = True
 
     def _start(self, planner: SchedulePlanner | None, learn: int = 0) -> None:
         """Begin with nothing in force."""
@@ -221,7 +239,7 @@ class ScheduledModule(JoinableModule):
         if self.optimizer is None:
             self.optimizer = ScheduledOptimizer(made.stepper)
             prepared = (self.module.register_state_dict_pre_hook, self.module.register_load_state_dict_pre_hook)
-            self._handles["state"] = [register(self._prepare_state) for register in prepared]  # type: ignore[no-untyped-call]
+            self._handles["state"] = [register(lambda *_: self.complete()) for register in prepared]  # type: ignore[no-untyped-call]
         else:
             former: Sequence[ParameterUpdate] = self.reducer.stepper.updates
             move_state(former, made.stepper.updates)
@@ -232,16 +250,6 @@ class ScheduledModule(JoinableModule):
         self._carry_out(made)
         self._announce(wanted=False)  # a module that announces by itself may have been asked by others since
         self._announce(wanted=made.waits_in_forward or self.learns)
-
-    def _exchange(self, caps: BucketCaps, groups: Sequence[Sequence[int]], schedule: Schedule | None) -> None:
-        assert self._planner is not None
-        if self._learning is not None:
-            what, remedy = "its own schedule is still to be made", "give `learn=0`, or wait until it has learned"
-            raise OptionError(what, place=f"scheme {self._planner.scheme.name}", remedy=remedy)
-        self.complete()
-        plan, made = self._planner.make_other(groups, schedule)
-        self._install(made, plan, keep_groups=True)
-        self._options.caps = caps
 
     def _announce(self, *, wanted: bool) -> None:
         """Have modules announce, or announce no more, that forward uses their parameters."""
@@ -295,9 +303,6 @@ class ScheduledModule(JoinableModule):
         if self._learning is not None and torch.is_grad_enabled():
             self._learning.forward(indices)
         return self.executor.forward(indices)
-
-    def _prepare_state(self, *_: Any) -> None:
-        self.complete()
 
     def _check_learned(self, place: str) -> None:
         if self._learning is not None:

@@ -19,6 +19,7 @@ from ddpexec.ddp.comm_hooks import Hook, check_hook
 from ddpexec.ddp.compiling import call, disable_compile, disable_own_compile
 from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.hooks import step_in_backward, take_over_optimizers
+from ddpexec.ddp.joining import JoinableModule
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import (
     BROADCAST_BYTES,
@@ -30,8 +31,7 @@ from ddpexec.ddp.parameters import (
     verify_plan,
 )
 from ddpexec.ddp.planner import SchedulePlanner, check_agreement
-from ddpexec.ddp.refusals import check_joinable, check_module_for_scheme
-from ddpexec.ddp.scheduled import ScheduledModule
+from ddpexec.ddp.refusals import check_module_for_scheme
 from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.ddp.used import tie
 from ddpexec.errors import OptionError
@@ -51,7 +51,7 @@ _MADE_ANEW = (
 )  # fmt: skip
 
 
-class DistributedDataParallel(ScheduledModule):
+class DistributedDataParallel(JoinableModule):
     """Train `module` data parallel by any schedule: the arguments of torch's class by the same names, and these.
 
     By default it is DDP's buckets, and the user steps an optimizer of his own. By a `scheme` step `optimizer`, once an
@@ -196,7 +196,8 @@ class DistributedDataParallel(ScheduledModule):
             construction.check_drop(drop, self._options, model.names)
         if init_sync:
             verify(model, self.communicator, self.device)
-            verify_plan(buckets, self.communicator, self.device)
+            if planner is None:
+                verify_plan(buckets, self.communicator, self.device)
             broadcast_state(module, self.communicator, self.parameters_to_ignore, buffers=at_construction)
         if planner is not None:
             first = planner.make_first(learns=bool(learn))
@@ -219,9 +220,10 @@ class DistributedDataParallel(ScheduledModule):
         """Say, before a forward, what is known of its batch on this rank, for a predictor that learns by it.
 
         A task, a length, a number of layers: whatever tells in which order gradients will come. It holds for one synced
-        iteration.
+        iteration. A scheme's schedule has no predictor.
         """
-        self.reducer.expect_context(context)
+        if self.schedule is None:
+            self.reducer.expect_context(context)
 
     @disable_own_compile
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -284,20 +286,17 @@ class DistributedDataParallel(ScheduledModule):
                 the user steps an optimizer of his own, or while it learns when gradients come.
         """
         if self._planner is not None:
-            self._exchange(caps, groups, schedule)
-            return
-        if schedule is not None:
+            self._check_learned(f"scheme {self._planner.scheme.name}")
+            self.complete()
+            plan, made = self._planner.make_other(groups, schedule)
+            self._install(made, plan, keep_groups=True)
+        elif schedule is not None:
             what, remedy = f"scheme {schedule.scheme} steps an optimizer, and none was given", "give `make_optimizer`"
             raise OptionError(what, remedy=remedy)
-        plan = custom_plan(self.model.policy, groups)
+        else:
+            plan = custom_plan(self.model.policy, groups)
+            self.reducer.use_plan(plan, self._order_policy(self.model, planned=True))
         self._options.caps = caps
-        self.reducer.use_plan(plan, self._order_policy(self.model, planned=True))
-
-    def buffers_due(self, *, after_forward: bool) -> bool:
-        """Whether buffers are synchronised before, or after, this forward."""
-        here = self.buffer_sync.after_forward == after_forward
-        here &= self.schedule is None or self.schedule.broadcasts_buffers
-        return here and self.require_forward_param_sync and self.forward_sync_buffers
 
     # ---- construction
 
@@ -357,34 +356,6 @@ class DistributedDataParallel(ScheduledModule):
         self.observer = None
         self._start(None)
         self._build_anew()
-
-    # ---- uneven inputs
-
-    def check_joinable(self) -> None:
-        """Raise where layers are left out, or the scheme has ranks do more in an iteration than sum gradients."""
-        if self.drop is not None:
-            what = "drop and join() do not go together: a rank without input cannot tell which buckets others leave out"
-            raise OptionError(what, remedy="leave drop out, or give every rank as many inputs and leave join() out")
-        self._check_learned("join()")
-        if self.schedule is not None:
-            check_joinable(self.schedule)
-
-    def shadow_iteration(self) -> None:
-        """Take part in an iteration of the ranks that have input, with gradients of zero; step nothing."""
-        self.executor.check_finished()
-        self.reducer.rebuild()
-        synced = self.backward_is_synced(joined=True)
-        if self.schedule is not None:
-            self.require_forward_param_sync = synced
-        if self.buffers_due(after_forward=False):
-            self.buffer_sync.synchronise(self.common_rank(candidate=False))
-        self.require_forward_param_sync = synced
-        if synced:
-            if self.mixed is not None:
-                self.mixed.lower()
-            with self.reducer.zero_gradients():
-                self._begin(local=False)
-                self.executor.shadow()
 
     # ---- what else torch's class has
 
