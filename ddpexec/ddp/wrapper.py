@@ -183,23 +183,20 @@ class DistributedDataParallel(JoinableModule):
         self._plan, self.mixed = plan, None
         model = collect(module, self.parameters_to_ignore)
         planner = first = None
+        buckets = self._plan_first(model) if scheme is None else plan or rebuilt_plan(model.policy, self.caps)
+        construction.check_drop(drop, self._options, model.names)
+        if init_sync:
+            verify(model, self.communicator, self.device)
+            if scheme is None:
+                verify_plan(buckets, self.communicator, self.device)
+            broadcast_state(module, self.communicator, self.parameters_to_ignore, buffers=at_construction)
         if scheme is not None and make_optimizer is not None:
-            buckets = plan or rebuilt_plan(model.policy, self.caps)
             planner = SchedulePlanner(
                 scheme=scheme_named(scheme) if isinstance(scheme, str) else scheme, model=model,
                 communicator=self.communicator, make_optimizer=make_optimizer, plan=buckets, given=plan is not None,
                 overlap=overlap, every=every, accumulate=accumulate or every, mixed_precision=mixed_precision,
                 find_unused=find_unused_parameters or static_graph,
             )  # fmt: skip
-        else:
-            buckets = self._plan_first(model)
-            construction.check_drop(drop, self._options, model.names)
-        if init_sync:
-            verify(model, self.communicator, self.device)
-            if planner is None:
-                verify_plan(buckets, self.communicator, self.device)
-            broadcast_state(module, self.communicator, self.parameters_to_ignore, buffers=at_construction)
-        if planner is not None:
             first = planner.make_first(learns=bool(learn))
         if mixed_precision is not None:
             self.mixed = MixedPrecision(mixed_precision, module, self.parameters_to_ignore)
