@@ -14,7 +14,6 @@ from torch.utils.hooks import RemovableHandle
 from ddpexec.ddp import used
 from ddpexec.ddp.carried_schedule import CarriedSchedule
 from ddpexec.ddp.hooks import hook_gradients, remove
-from ddpexec.ddp.learning import ProbeTimes
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.used import StaticGraph, find_reachable
 from ddpexec.errors import ExecutionError
@@ -31,7 +30,7 @@ class Executor:
         find_unused: whether the graph is searched, in each forward, for parameters that will get no gradient.
         static_graph: whether every backward visits each parameter as often as the first does; then nothing is searched.
         mixed: lowers the parameters' precision until backward has ended; None leaves it.
-        learning: takes when each gradient comes, whether it is sent or not; None where nothing is learned.
+        told: called with the registration index of every gradient, whether it is sent or not.
         observer: takes the moments of each gradient; None takes none.
 
     Attributes:
@@ -48,13 +47,13 @@ class Executor:
         find_unused: bool,
         static_graph: bool,
         mixed: MixedPrecision | None = None,
-        learning: ProbeTimes | None = None,
+        told: Callable[[int], None] | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.model, self._carried, self.launcher = carried.model, carried, carried.launcher
         self._rank, model = carried.communicator.rank, carried.model
         self._used, self._mixed = carried.used, mixed
-        self._find_unused, self._learning = find_unused, learning
+        self._find_unused, self._told = find_unused, told
         self.static: StaticGraph | None = StaticGraph(model, self._rank) if static_graph else None
         # Held, so that the nodes live as long as the executor and are the ones met in every graph.
         self._nodes = {get_gradient_edge(parameter).node: i for i, parameter in enumerate(model.tensors)}
@@ -73,8 +72,8 @@ class Executor:
         """Let `observer` take the moments of gradients and messages from the next backward on; None takes none."""
         self._carried.observe(observer)
         hook = self._gradient if observer is None else functools.partial(self._observe_gradient, observer)
-        if self._learning is not None:
-            hook = functools.partial(_learn, self._learning, hook)
+        if self._told is not None:
+            hook = functools.partial(_call_both, self._told, hook)
         self.remove_hooks()
         self.handles[:] = hook_gradients(self.model, hook)
 
@@ -296,6 +295,6 @@ class Executor:
         return error
 
 
-def _learn(learning: ProbeTimes, hook: Callable[[int, Tensor], None], index: int, parameter: Tensor) -> None:
-    learning.gradient(index)
+def _call_both(told: Callable[[int], None], hook: Callable[[int, Tensor], None], index: int, parameter: Tensor) -> None:
+    told(index)
     hook(index, parameter)

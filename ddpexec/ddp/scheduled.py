@@ -16,10 +16,9 @@ from ddpexec.ddp.buckets import ReducerOptions
 from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.hooks import ForwardPoints, remove
 from ddpexec.ddp.lanes import CommunicationStreams
-from ddpexec.ddp.learning import ProbeTimes
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.planner import SchedulePlanner, check_agreement
+from ddpexec.ddp.planner import ProbeTimes, SchedulePlanner, check_agreement
 from ddpexec.ddp.scheme_schedule import Kept, SchemeSchedule
 from ddpexec.ddp.served import Server, ServerStatistics
 from ddpexec.ddp.stepper import ScheduledOptimizer
@@ -224,7 +223,7 @@ class ScheduledModule(nn.Module):
         self.reducer = made
         self.executor = Executor(
             made, find_unused=self.find_unused_parameters, static_graph=self.static_graph, mixed=self.mixed,
-            learning=self._learning, observer=self.observer,
+            told=None if self._learning is None else self._learning.gradient, observer=self.observer,
         )  # fmt: skip
         self._handles["gradients"] = self.executor.handles
 

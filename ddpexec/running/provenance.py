@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ddpexec.ddp.learning import ProbedLink
+from ddpexec.ddp.planner import ProbedLink
 from ddpexec.describe import device_model
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.options.option import list_declared, option_values
