@@ -3,7 +3,7 @@
 What a training script needs stands here, imported with torch when it is first asked for; `help(ddpexec.tuned)` and its
 like say more:
 
-    DistributedDataParallel(module, ...)  torch's class by the same arguments, with plans, policies and traces
+    DistributedDataParallel(module, ...)  torch's class by the same arguments, with plans, policies, schemes and traces
     LayerDrop(module, ...)                layers left out while a module trains
     tuned(model, optimizer, ...)          a training loop that tunes its own buckets; Tuner: the same, step by step
     trace(folder, ...)                    a trace of the training loop inside a `with`; Observer: its moments

@@ -1,1 +1,1 @@
-"""Distributed data parallel training over any bucket plan, with the constructor of torch's own class."""
+"""Data parallel training by any schedule, DDP with any bucket plan among them, with torch's own constructor."""

@@ -9,23 +9,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ddpexec.ddp.buckets import AnyBucket, Buckets, Eager
-from ddpexec.ddp.comm_hooks import Hook, make_averaging_hook, reduce_by_hook
-from ddpexec.ddp.executor import CarriedSchedule
+from ddpexec.ddp.buckets import AnyBucket, Buckets, Eager, ReducerOptions
+from ddpexec.ddp.carried_schedule import CarriedSchedule
+from ddpexec.ddp.comm_hooks import Hook, reduce_by_hook
+from ddpexec.ddp.flat import make_empty_gradient
 from ddpexec.ddp.launcher import Sending
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.reducer_options import ReducerOptions
-from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
-from ddpexec.ddp.sparse import make_empty_gradient
-from ddpexec.ddp.used import UsedMap
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, Work
-from ddpexec.groups.waiting import wait_within
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
 from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
 from ddpsim.order.arrivals import Arrivals
@@ -42,11 +37,6 @@ class BucketSchedule(CarriedSchedule):
         communicator: where allreduces go.
         options: see `ReducerOptions`.
         order: when to rebuild the buckets, and in which order.
-
-    Attributes:
-        arrival, unused: registration indices of the last backward: as gradients came, and those that did not.
-        launch_order: numbers of the buckets, as the last backward launched them.
-        stats: times of sampled iterations.
     """
 
     def __init__(
@@ -57,21 +47,13 @@ class BucketSchedule(CarriedSchedule):
         options: ReducerOptions,
         order: OrderPolicy,
     ) -> None:
-        super().__init__(model, communicator)
-        self.options, self.order = options, order
+        super().__init__(model, plan, communicator, options)
+        self.order = order
         self._made = Buckets(model, options, communicator.rank)
         self.buckets = self._made.all
-        self._hook: tuple[Hook, object] | None = None
         self._after_bucket: Callable[[list[nn.Parameter]], None] | None = None
-        self.used, self.stats = UsedMap(model, communicator), RuntimeStats(model.devices)
         self._made.divide_by(communicator.world_size)
-        self.launch_order: list[int] = []
-        self.arrival: Sequence[int] = []
-        self.unused: Sequence[int] = []
-        self.dropped: frozenset[int] = frozenset()
-        self.hook_name = ""
-        self._graph_static, self._averages, self._skips = True, False, False
-        self._futures: list[torch.futures.Future[Any]] = []
+        self._graph_static, self._skips = True, False
         self._context: Hashable = None
         self._install(plan)
 
@@ -87,15 +69,9 @@ class BucketSchedule(CarriedSchedule):
 
     # ---- told from outside
 
-    @property
-    def hooked(self) -> bool:
-        """Whether a communication hook reduces the buckets."""
-        return self._hook is not None
-
     def use_hook(self, hook: Hook, state: object, name: str = "") -> None:
         """Let `hook(state, bucket)` reduce each bucket; `name` is what logging data call it, else its own."""
-        self._hook = hook, state
-        self.hook_name = name or getattr(hook, "__qualname__", str(hook))
+        super().use_hook(hook, state, name)
         self._made.divide_by(1)
         self._move_into(self._groups)
 
@@ -103,11 +79,6 @@ class BucketSchedule(CarriedSchedule):
         """Divide the coming sums by `ranks`, where no communication hook does as it likes."""
         if not self.hooked:
             self._made.divide_by(ranks)
-
-    def average_after(self, dtype: torch.dtype | None) -> None:
-        """Sum buckets, in `dtype` where given, before they are divided by the number of ranks, as torch's hooks do."""
-        self.use_hook(make_averaging_hook(self.communicator, dtype), None)
-        self._averages = True
 
     def step_each_bucket(self, step: Callable[[Sequence[nn.Parameter]], None]) -> None:
         """Call `step` with the parameters of each bucket once it is written back, summed and then divided."""
@@ -132,22 +103,10 @@ class BucketSchedule(CarriedSchedule):
             self._made.remap(groups)
             self._move_into([group for group in groups if group])
 
-    def await_also(self, futures: Iterable[torch.futures.Future[Any]]) -> None:
-        """Wait for `futures` at the end of the coming backward."""
-        self._futures += futures
-
-    def _get_local_used_map(self) -> Tensor | None:  # this and the next: of torch's C++ reducer, by these names
-        return self.used.summed
-
-    def _ddp_graph_static(self) -> bool:
+    def _ddp_graph_static(self) -> bool:  # of torch's C++ reducer, by this name
         return self._graph_static
 
     # ---- before forward
-
-    def start_iteration(self) -> None:
-        """Count a forward that will be reduced."""
-        self.iteration += 1
-        self.stats.begin(self.iteration)
 
     def rebuild(self) -> bool:
         """Rebuild the buckets where the order policy says so; all ranks come to the same answer."""
@@ -155,6 +114,7 @@ class BucketSchedule(CarriedSchedule):
             return False
         words = functools.partial(self.communicator.gather_objects, device=self.model.tensors[0].device)
         order = self.order.confer(self.plan.groups(), self._gather_times, words)
+        self.rebuilds = self.order.rebuilds
         if order is not None:
             self._install(rebuilt_plan(self.model.policy, self.options.caps, order))
         return order is not None
@@ -173,7 +133,7 @@ class BucketSchedule(CarriedSchedule):
 
     def use_plan(self, plan: BucketPlan, order: OrderPolicy) -> None:
         """Reduce by the buckets of `plan` from the coming iteration on, and rebuild them by `order`; between two."""
-        self.order = order
+        self.order, self.rebuilds = order, order.rebuilds
         self._install(plan)
 
     def expect_context(self, context: Hashable) -> None:
@@ -183,20 +143,12 @@ class BucketSchedule(CarriedSchedule):
 
     # ---- what the executor says
 
-    def launch(self, numbers: Sequence[int]) -> None:
-        """Launch buckets, in order; behind the last of them, where graphs are searched, what this rank used."""
-        if self.stats.sampling:
-            self.stats.note(TimerEvent.COMMUNICATION)
-        self.launcher.launch(numbers)
-        if self.options.searching and self.queue.launched_all:
-            self.used.reduce(len(self.launcher.launched))
-
     def expect_backward(self, unused: Sequence[int]) -> None:
         """Expect a backward, in which the parameters of these registration indices will get no gradient."""
-        self.stats.note(TimerEvent.BACKWARD)
-        if self.options.searching:
+        self._tells_used = self.options.searching
+        if self._tells_used:
             self._graph_static &= self.iteration == 1 or list(unused) == self.unused
-        self.unused, self.arrival = list(unused), []
+        super().expect_backward(unused)
         # What ranks search for may differ among them; what drop says, and what the option promises, does not.
         common = self.unused if self.options.skip_all_reduce_unused_params else self.dropped
         skipped = skipped_buckets(self._groups, common) if common else []
@@ -204,15 +156,11 @@ class BucketSchedule(CarriedSchedule):
             self.queue.reset(skipped)
         self._skips = bool(skipped)
 
-    def begin_backward(self, unused: Sequence[int]) -> None:
-        """Take it that the gradients of `unused` will not come."""
-        self.unused = list(unused)
-
     def end_computation(self, *, counted: bool) -> None:
         """Share what a static graph uses, once it is counted."""
         if counted:
             self.used.reduce(len(self.launcher.launched))
-        self.stats.note(TimerEvent.COMPUTED)
+        super().end_computation(counted=counted)
 
     def write_back(self, numbers: Sequence[int]) -> None:
         """Wait for every bucket and write it back, in launch order.
@@ -232,23 +180,19 @@ class BucketSchedule(CarriedSchedule):
         for position, number in enumerate(numbers):
             launcher.wait((number,))
             bucket = made.all[number]
-            bucket.write_back(self._find_untouched(bucket) if some else ())
+            untouched = self.used.find_untouched(bucket.indices) | self.dropped if some else ()
+            bucket.write_back(untouched)
             if self._after_bucket is not None:
                 self._after_bucket(bucket.parameters)
             self._note_written((position,))
 
     def end_iteration(self, arrival: Sequence[int], *, counted: bool) -> None:
         """End an iteration: its futures, what ranks used, and the order in which gradients came."""
-        self.launch_order = self.launcher.launched
-        with name_lost_ranks(self.communicator, "the buffer hook's synchronisation", others_code=True):
-            for future in self._futures:
-                wait_within(future, self.communicator.timeout)
         self.used.finish(keep=self.options.static_graph)
-        self.arrival, self._futures = arrival, []
         if not counted:
             self.order.observe(Arrivals(self.communicator.rank, self.iteration, tuple(arrival), context=self._context))
             self.expect_context(None)
-        self.stats.note(TimerEvent.COMMUNICATED)
+        super().end_iteration(arrival, counted=counted)
 
     @contextmanager
     def zero_gradients(self) -> Iterator[None]:
@@ -292,7 +236,3 @@ class BucketSchedule(CarriedSchedule):
         if (observer := self.launcher.observer) is not None:
             for position in positions:
                 observer.note_written(position)
-
-    def _find_untouched(self, bucket: AnyBucket) -> set[int]:
-        """Return the bucket's parameters that no rank gave a gradient."""
-        return self.used.find_untouched(bucket.indices) | self.dropped.intersection(bucket.indices)

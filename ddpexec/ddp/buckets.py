@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ddpexec.ddp.flat import FlatBucket, copy_all, gradient_of
+from ddpexec.ddp.flat import FlatBucket, SparseBucket, copy_all, gradient_of
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.reducer_options import ReducerOptions
-from ddpexec.ddp.sparse import SparseBucket
-from ddpsim.bucketing import BucketPlan
+from ddpsim.bucketing import BucketCaps, BucketPlan
 
 AnyBucket = FlatBucket | SparseBucket
 
@@ -174,3 +173,27 @@ class Arena:
 def _align(elements: int, dtype: torch.dtype) -> int:
     step = ALIGN_BYTES // dtype.itemsize
     return -(-elements // step) * step
+
+
+@dataclass(slots=True, kw_only=True)
+class ReducerOptions:
+    """These are the constructor's options that the reducer needs.
+
+    `bucket_dtype`: what buckets hold; None is their parameters' type. The gradients that are kept have that type, so
+    that they can be views of a bucket only where it is None. `remap_dropped`: where layers are left out, what is left
+    moves up into the memory of the first buckets.
+    """
+
+    caps: BucketCaps
+    gradient_as_bucket_view: bool = False
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    bucket_dtype: torch.dtype | None = None
+    skip_all_reduce_unused_params: bool = False
+    batched_grad_copy: bool = False
+    remap_dropped: bool = False
+
+    @property
+    def searching(self) -> bool:
+        """Whether the graph is searched for unused parameters in each forward."""
+        return self.find_unused_parameters and not self.static_graph

@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddpexec.ddp.flat import FlatBucket
-from ddpexec.ddp.sparse import SparseBucket
+from ddpexec.ddp.flat import FlatBucket, SparseBucket
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
 from ddpexec.groups.waiting import wait_within

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -11,88 +11,15 @@ from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from ddpexec.ddp import messages
-from ddpexec.ddp.buckets import Eager
-from ddpexec.ddp.gradient_hooks import hook_gradients, remove
-from ddpexec.ddp.launcher import Launcher
+from ddpexec.ddp import used
+from ddpexec.ddp.carried_schedule import CarriedSchedule
+from ddpexec.ddp.hooks import hook_gradients, remove
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.used import StaticGraph, UsedMap, find_reachable
+from ddpexec.ddp.used import StaticGraph, find_reachable
 from ddpexec.errors import ExecutionError
-from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
-from ddpsim.bucketing import LaunchQueue
 from ddpsim.bucketing.launch import MarkedTwiceError
-from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
-
-
-class CarriedSchedule:
-    """A schedule in force, as an executor carries it out: its queue, its memory, and what stands beside an iteration.
-
-    Args:
-        model: its parameters, in registration order.
-        communicator: of the ranks.
-
-    Attributes:
-        launcher: of the messages.
-        queue: which messages may be launched at a point, and which are waited for there.
-        used: which parameters a backward visited, on this rank and on others.
-        eager: by registration index, the place in a bucket of a gradient that is copied in as it comes.
-        iteration: how many were begun whose gradients are reduced.
-        in_forward: registration indices at whose use in forward something is launched or waited for.
-        pending: registration indices whose update was asked for and not carried out; forward `settle`s those it uses.
-        waits_in_forward: whether there can be any of either.
-    """
-
-    queue: LaunchQueue[Point]
-    used: UsedMap
-    eager: Sequence[Eager]
-    in_forward: Collection[int] = ()
-    pending: Collection[int] = ()
-    waits_in_forward = False
-
-    def __init__(self, model: ModelParameters, communicator: Communicator) -> None:
-        self.model, self.communicator = model, communicator
-        self.launcher, self.iteration = Launcher(communicator), 0
-
-    def launch(self, numbers: Sequence[int]) -> None:
-        """Launch messages, in order."""
-        self.launcher.launch(numbers)
-
-    def settle(self, indices: Iterable[int]) -> bool:
-        """Carry out what is pending of these parameters; return whether anything was."""
-        return False
-
-    def expect_backward(self, unused: Sequence[int]) -> None:
-        """Expect a backward, in which the parameters of these registration indices will get no gradient."""
-
-    def begin_backward(self, unused: Sequence[int]) -> None:
-        """Take it that the first gradient of a backward has come, and that those of `unused` will not."""
-        raise NotImplementedError
-
-    def note_absent(self, indices: Sequence[int]) -> bool:
-        """Take it that these gradients did not come although they were expected; return whether backward ends so.
-
-        Where it does not they may still come, and the next forward says if they did not, as torch has it.
-        """
-        return False
-
-    def end_computation(self, *, counted: bool) -> None:
-        """Take it that all gradients have come; `counted` is whether they were taken at once, after a static graph's
-        first backward."""
-        raise NotImplementedError
-
-    def write_back(self, numbers: Sequence[int]) -> None:
-        """Wait for the messages that backward's end waits for, and give the parameters what they summed."""
-        raise NotImplementedError
-
-    def end_iteration(self, arrival: Sequence[int], *, counted: bool) -> None:
-        """Take it that gradients, which came in the order `arrival`, are written back."""
-        raise NotImplementedError
-
-    def list_missing(self) -> Sequence[int]:
-        """Return the registration indices for want of whose gradients not all was launched."""
-        return [point.parameter for point in self.queue.find_missing() if point.parameter is not None]
+from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 
 
 class Executor:
@@ -143,7 +70,7 @@ class Executor:
 
     def observe(self, observer: Observer | None) -> None:
         """Let `observer` take the moments of gradients and messages from the next backward on; None takes none."""
-        self.launcher.observer = observer
+        self._carried.observe(observer)
         hook = self._gradient if observer is None else functools.partial(self._observe_gradient, observer)
         if self._told is not None:
             hook = functools.partial(_call_both, self._told, hook)
@@ -205,15 +132,13 @@ class Executor:
     def check_finished(self) -> None:
         """Raise unless the previous backward reduced everything it began to reduce."""
         if self.static is not None and self.static.waiting and not self._started:
-            raise self._fail(messages.make_never_began_error(self._rank))
+            raise self._fail(used.make_never_began_error(self._rank))
         if self._unfinished:
             missing, static = self._carried.list_missing(), self.static is not None
             if not missing:
-                raise messages.make_broken_off_error(self._rank, self.failure)
+                raise used.make_broken_off_error(self._rank, self.failure)
             names, found = self.model.names, self._find_unused
-            raise self._fail(
-                messages.make_never_ready_error(self._rank, missing, names, find_unused=found, static=static)
-            )
+            raise self._fail(used.make_never_ready_error(self._rank, missing, names, find_unused=found, static=static))
 
     def expect(self, output: object, left_out: Iterable[int] = ()) -> None:
         """Expect gradients of all parameters but those `left_out`, or that `output` is seen not to depend on."""
@@ -261,6 +186,9 @@ class Executor:
 
     def _gradient(self, index: int, parameter: Tensor) -> None:
         # The path of every gradient of every step: few lookups, no call that is not needed.
+        carried = self._carried
+        if index in carried.pending:
+            carried.check_settled(index)
         if not self._started:
             if not self.expecting:
                 if self._find_unused:
@@ -272,10 +200,13 @@ class Executor:
         if self._visits and not self._visit(index, parameter):
             return
         self.arrival.append(index)
+        if (eager := carried.eager[index]) is not None:  # as `_take`, without another call
+            eager[0].fill(eager[1])
         try:
-            self._take(index)
+            if launchable := carried.queue.mark_ready(self._gradient_points[index]):
+                carried.launch(launchable)
         except MarkedTwiceError as error:
-            raise self._fail(messages.make_ready_twice_error(self._rank, index, self.model.names[index])) from error
+            raise self._fail(used.make_ready_twice_error(self._rank, index, self.model.names[index])) from error
 
     def _visit(self, index: int, parameter: Tensor) -> bool:
         """Note that a parameter was used; return whether its gradient is complete with that."""

@@ -1,11 +1,11 @@
-"""One bucket's memory: a flat buffer, a view of it for each gradient, and the copies in and out."""
+"""A bucket's memory: a flat buffer, a view of it for each gradient, the copies in and out; or one sparse gradient."""
 
 from __future__ import annotations
 
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import cast
+from typing import NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -85,11 +85,17 @@ class FlatBucket:
         grad = parameter.grad
         if grad is None:
             view.zero_()
-        elif self.is_view(grad, place):
+        elif grad is view or (self.as_view and grad.layout == torch.strided and grad.data_ptr() == view.data_ptr()):
             if divisor != 1:
                 (_real(view) if self._batched else view).div_(divisor)
         else:
-            self._check(place, grad)
+            if (
+                grad.layout != torch.strided
+                or grad.dtype != view.dtype
+                or grad.device != view.device
+                or grad.shape != view.shape
+            ):
+                self._refuse(place, grad)
             if grad.requires_grad:
                 grad = grad.detach()
             if divisor == 1:
@@ -153,11 +159,6 @@ class FlatBucket:
         if not self.as_view and parameters:
             self._copy_out(parameters, views)
 
-    def is_view(self, grad: Tensor, place: int) -> bool:
-        """Whether the gradient at `place` already lies in the buffer."""
-        view = self.views[place]
-        return grad is view or (self.as_view and grad.layout == torch.strided and grad.data_ptr() == view.data_ptr())
-
     def _runs(self) -> list[Tensor]:
         """Return slices of the buffer that together hold exactly the gradients copied late."""
         runs: list[tuple[int, int]] = []
@@ -187,26 +188,27 @@ class FlatBucket:
                 view.copy_(parameter.grad)
                 parameter.grad = view
 
-    def _check(self, place: int, grad: Tensor) -> None:
+    def _refuse(self, place: int, grad: Tensor) -> NoReturn:
         view = self.views[place]
         if grad.layout != torch.strided:
             raise ExecutionError(
                 f"{self._called(self.indices[place])} has a {grad.layout} gradient, a dense one was expected",
                 remedy="only nn.Embedding and nn.EmbeddingBag with sparse=True may have sparse gradients",
             )
-        if grad.dtype != view.dtype or grad.device != view.device or grad.shape != view.shape:
-            raise ExecutionError(
-                f"the gradient of {self._called(self.indices[place])} is {grad.dtype} {tuple(grad.shape)} on "
-                f"{grad.device}, its bucket holds {view.dtype} {tuple(view.shape)} on {view.device}",
-                remedy="do not change a parameter's type or device after wrapping the module",
-            )
+        raise ExecutionError(
+            f"the gradient of {self._called(self.indices[place])} is {grad.dtype} {tuple(grad.shape)} on "
+            f"{grad.device}, its bucket holds {view.dtype} {tuple(view.shape)} on {view.device}",
+            remedy="do not change a parameter's type or device after wrapping the module",
+        )
 
     def _expect_views(self, places: Collection[int]) -> None:
         for place in places:
             parameter, view = self.parameters[place], self.views[place]
             if parameter.grad is None:
                 parameter.grad = view
-            elif parameter.grad is not view and not self.is_view(parameter.grad, place):
+            elif parameter.grad is not view and (
+                parameter.grad.layout != torch.strided or parameter.grad.data_ptr() != view.data_ptr()
+            ):
                 raise ExecutionError(
                     f"the gradient of {self._called(self.indices[place])} is not the view of its bucket that "
                     "gradient_as_bucket_view=True makes it",
@@ -283,3 +285,69 @@ def _real(tensor: Tensor) -> Tensor:
 def _is_dense(tensor: Tensor) -> bool:
     """Whether the elements of `tensor` fill a stretch of memory without gaps or overlaps: torch keeps its strides."""
     return tensor.is_contiguous() or torch.empty_like(tensor, device="meta").stride() == tensor.stride()
+
+
+class SparseBucket:
+    """A bucket of one sparse gradient, which is sent as it is.
+
+    Nothing is done to the gradient in place: those of embeddings that are added up lie in the same memory.
+
+    Args:
+        number: place in launch order.
+        index: registration index.
+        parameters: all parameters of the model, by registration index.
+        called: what errors call the parameter of a registration index.
+
+    Attributes:
+        divisor: of the gradient; 1 leaves it whole.
+        reduced: what the gradient becomes: the buffer itself, or what a communication hook made of it.
+        elements: None: any number may come of a reduction.
+    """
+
+    elements: int | None = None
+
+    def __init__(
+        self,
+        number: int,
+        index: int,
+        parameters: Sequence[nn.Parameter],
+        called: Callable[[int], str],
+    ) -> None:
+        self.number = number
+        self.indices, self.parameters = (index,), [parameters[index]]
+        self.size_bytes = parameters[index].nbytes
+        self._called = called
+        self.eager = [False]
+        self.divisor = 1
+        self._gradient = self.buffer = self.reduced = torch.empty(0)
+
+    @property
+    def views(self) -> list[Tensor]:
+        """The buffer: there is one gradient."""
+        return [self.buffer]
+
+    def complete(self) -> None:
+        """Take the gradient, divided by the divisor."""
+        grad = self.parameters[0].grad
+        if grad is None or not grad.is_sparse:
+            found = "has no gradient" if grad is None else "has a dense gradient"
+            raise ExecutionError(
+                f"{self._called(self.indices[0])} {found}, a sparse one was expected",
+                remedy="use the embedding in every forward, or build it with sparse=False",
+            )
+        self._gradient, values = grad, grad.detach()
+        self.buffer = self.reduced = values.clone() if self.divisor == 1 else values / self.divisor
+
+    def fill(self, place: int) -> None:
+        """Do nothing: a sparse gradient is taken when its bucket is complete."""
+
+    def write_back(self, unused: Collection[int]) -> None:
+        """Make the gradient what was reduced."""
+        self._gradient.data = self.reduced.to(self._gradient.dtype, copy=self.reduced is not self.buffer)
+        self._gradient = self.buffer = self.reduced = torch.empty(0)
+
+
+def make_empty_gradient(parameter: Tensor) -> Tensor:
+    """Return a sparse gradient of `parameter` that touches none of its rows."""
+    rows = parameter.new_empty((1, 0), dtype=torch.int64)
+    return torch.sparse_coo_tensor(rows, parameter.detach().new_empty((0, *parameter.shape[1:])), parameter.shape)

@@ -1,4 +1,4 @@
-"""What the wrapper of torch's constructor and that of schemes share: iterations that send nothing, and uneven inputs.
+"""Iterations that send nothing, and uneven inputs.
 
 A rank that has run out of input shadows the collectives of those that have not, as torch's `Joinable` asks of it.
 """
@@ -14,9 +14,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from ddpexec.ddp.mixed import MixedPrecision
+from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.options import make_mixed_precision_error
-from ddpexec.ddp.parameters import broadcast_state
+from ddpexec.ddp.parameters import BufferSynchroniser, broadcast_state
+from ddpexec.ddp.refusals import check_joinable
+from ddpexec.ddp.scheduled import ScheduledModule
+from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.groups.waiting import wait_within
@@ -24,36 +27,26 @@ from ddpexec.groups.waiting import wait_within
 _WHAT = "the exchange of which ranks still have input"
 
 
-class JoinableModule(nn.Module, Joinable):
+class JoinableModule(ScheduledModule, Joinable):
     """Wraps a module that is trained data parallel, by ranks that may have different numbers of inputs.
 
-    A wrapper says what may not be joined (`check_joinable`), brings its parameters up to date (`complete`), and takes
-    part in an iteration of other ranks with gradients of zero (`shadow_iteration`).
-
-    Args:
-        module: that is wrapped.
-        communicator: of the ranks.
-
     Attributes:
-        reducer: the schedule in force, which is told by how many ranks sums are divided.
-        device: of the first parameter.
-        mixed: lowers the parameters' precision in an iteration; None leaves it.
-        require_backward_grad_sync: whether the coming iteration's gradients are reduced.
+        drop: leaves layers out of an iteration; None leaves none.
+        buffer_sync: makes buffers equal.
+        forward_sync_buffers: whether it does so around a forward.
+        require_forward_param_sync: whether it does so around the coming one.
     """
 
-    module: nn.Module
-    reducer: Any
-    device: torch.device
-    mixed: MixedPrecision | None
-    parameters_to_ignore: Collection[str]
+    drop: LayerDrop | None
+    buffer_sync: BufferSynchroniser
     forward_sync_buffers: bool
+    require_forward_param_sync: bool
+    parameters_to_ignore: Collection[str]
     _authoritative_rank: int
 
     def __init__(self, module: nn.Module, communicator: Communicator) -> None:
-        nn.Module.__init__(self)
+        ScheduledModule.__init__(self, module, communicator)
         Joinable.__init__(self)
-        self.module, self.communicator, self.process_group = module, communicator, communicator.main
-        self.require_backward_grad_sync = True
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -101,15 +94,36 @@ class JoinableModule(nn.Module, Joinable):
         return self.process_group
 
     def check_joinable(self) -> None:
-        """Raise OptionError where a rank without input could not take part."""
-        raise NotImplementedError
-
-    def complete(self) -> None:
-        """Carry out what is still to be carried out, so that the parameters are those after the last step."""
+        """Raise where layers are left out, or the scheme has ranks do more in an iteration than sum gradients."""
+        if self.drop is not None:
+            what = "drop and join() do not go together: a rank without input cannot tell which buckets others leave out"
+            raise OptionError(what, remedy="leave drop out, or give every rank as many inputs and leave join() out")
+        self._check_learned("join()")
+        if self.schedule is not None:
+            check_joinable(self.schedule)
 
     def shadow_iteration(self) -> None:
-        """Take part in an iteration of the ranks that have input, with gradients of zero."""
-        raise NotImplementedError
+        """Take part in an iteration of the ranks that have input, with gradients of zero; step nothing."""
+        self.executor.check_finished()
+        self.reducer.rebuild()
+        synced = self.backward_is_synced(joined=True)
+        if self.schedule is not None:
+            self.require_forward_param_sync = synced
+        if self.buffers_due(after_forward=False):
+            self.buffer_sync.synchronise(self.common_rank(candidate=False))
+        self.require_forward_param_sync = synced
+        if synced:
+            if self.mixed is not None:
+                self.mixed.lower()
+            with self.reducer.zero_gradients():
+                self._begin(local=False)
+                self.executor.shadow()
+
+    def buffers_due(self, *, after_forward: bool) -> bool:
+        """Whether buffers are synchronised before, or after, this forward."""
+        here = self.buffer_sync.after_forward == after_forward
+        here &= self.schedule is None or self.schedule.broadcasts_buffers
+        return here and self.require_forward_param_sync and self.forward_sync_buffers
 
     def notify_join(self) -> None:
         """Tell joined ranks of the coming forward; divide by those that still have input where that is asked."""

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ddpexec.ddp.buckets import ReducerOptions
 from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
@@ -45,6 +45,10 @@ _KINDS: dict[str, tuple[type | None, tuple[str, ...], str]] = {
     "device_mesh": (None, ("ndim", "get_group"), "give what init_device_mesh returned"),
     "mixed_precision": (
         None, ("param_dtype", "reduce_dtype", "buffer_dtype"), "give a torch.nn.parallel.distributed._MixedPrecision",
+    ),
+    "scheme": (str, ("schedule", "runner"), "give a scheme's name, or a ddpsim.schedules.scheme.Scheme"),
+    "make_optimizer": (
+        None, ("__call__",), "give what makes an optimizer, e.g. lambda parameters: torch.optim.SGD(parameters, 0.1)",
     ),
     "device_ids": (Sequence, (), "give a list of one device, e.g. [0]"),
 }  # fmt: skip
@@ -225,6 +229,15 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
         return True, forward_sync_buffers
     both = True if broadcast_buffers is None else broadcast_buffers
     return both, both
+
+
+def check_scheme(**given: object) -> None:
+    """Raise OptionError for what DDP's buckets alone have beside a scheme, or a scheme alone without one.
+
+    Args:
+        given: the constructor's options; what is false is not given.
+    """
+    refuse_excluded(None, "modules wrapped by a scheme", OptionError, beside=given)
 
 
 def check_drop(drop: LayerDrop | None, options: ReducerOptions, names: list[str]) -> None:

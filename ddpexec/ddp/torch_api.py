@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from ddpexec.ddp.bucket_schedule import BucketSchedule
+from ddpexec.ddp.carried_schedule import CarriedSchedule
 from ddpexec.ddp.parameters import BROADCAST_BYTES
 from ddpexec.errors import ExecutionError, OptionError
 
@@ -73,6 +73,9 @@ def set_static_graph(ddp: Any) -> None:
     if ddp.static_graph:
         warnings.warn("You've set static_graph to be True, no need to set it again.", stacklevel=2)
         return
+    if ddp.schedule is not None:
+        what = f"scheme {ddp.schedule.scheme} is told of a static graph when it is made"
+        raise OptionError(what, remedy="give static_graph=True")
     if ddp.reducer.iteration:
         what = "set_static_graph() should be called before training loop starts"
         error = ExecutionError(what, remedy="give static_graph=True")
@@ -80,7 +83,7 @@ def set_static_graph(ddp: Any) -> None:
         raise error
     ddp.static_graph = ddp.reducer.options.static_graph = True
     ddp.executor.set_static_graph()
-    ddp.reducer.order = ddp.order_policy(ddp.reducer.model)
+    ddp.reducer.order = ddp._order_policy(ddp.reducer.model, planned=ddp._plan is not None)
 
 
 def set_sink_clone(ddp: Any, val: bool) -> None:
@@ -100,7 +103,7 @@ def remove_hooks(ddp: Any) -> None:
 
 def logging_data(ddp: Any) -> dict[str, str | int]:
     """Return torch's logging data: its keys, with what a Python reducer can say of them."""
-    reducer: BucketSchedule = ddp.reducer
+    reducer: CarriedSchedule = ddp.reducer
     communicator, options, policy = reducer.communicator, reducer.options, reducer.model.policy
     sizes = ", ".join(str(bucket.size_bytes) for bucket in reducer.plan.buckets)
     groups = ", ".join(" ".join(map(str, bucket.parameters)) for bucket in reducer.plan.buckets)
@@ -125,13 +128,13 @@ def logging_data(ddp: Any) -> dict[str, str | int]:
         "static_graph": int(options.static_graph),
         "has_sync_bn": int(any(isinstance(layer, nn.SyncBatchNorm) for layer in ddp.module.modules())),
         "is_multi_device_module": int(len(reducer.model.devices) > 1),
-        "has_rebuilt_buckets": int(reducer.order.rebuilds > 0),
+        "has_rebuilt_buckets": int(reducer.rebuilds > 0),
         "unused_parameter_size": sum(policy[index].size_bytes for index in reducer.unused),
         "prev_iteration_grad_ready_order_indices": ", ".join(map(str, reducer.arrival)),
         "join_uneven_inputs": int(ddp._join_config.enable),
         "torch_version": str(torch.__version__),
     }
-    if reducer.order.rebuilds:
+    if reducer.rebuilds:
         data |= {"rebuilt_bucket_sizes": sizes, "rebuilt_per_bucket_param_indices": groups}
     if reducer.hooked:
         data["comm_hook"] = reducer.hook_name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -12,34 +11,53 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from ddpexec.ddp import gradient_hooks, in_backward, torch_api
 from ddpexec.ddp import options as construction
+from ddpexec.ddp import torch_api
 from ddpexec.ddp.bucket_schedule import BucketSchedule
-from ddpexec.ddp.buffers import BufferSynchroniser
+from ddpexec.ddp.buckets import ReducerOptions
 from ddpexec.ddp.comm_hooks import Hook, check_hook
 from ddpexec.ddp.compiling import call, disable_compile, disable_own_compile
 from ddpexec.ddp.drop import LayerDrop
-from ddpexec.ddp.executor import Executor
+from ddpexec.ddp.hooks import step_in_backward, take_over_optimizers
 from ddpexec.ddp.joining import JoinableModule
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.parameters import BROADCAST_BYTES, ModelParameters, broadcast_state, collect, verify, verify_plan
-from ddpexec.ddp.reducer_options import ReducerOptions
+from ddpexec.ddp.parameters import (
+    BROADCAST_BYTES,
+    BufferSynchroniser,
+    ModelParameters,
+    broadcast_state,
+    collect,
+    verify,
+    verify_plan,
+)
+from ddpexec.ddp.planner import SchedulePlanner, check_agreement
+from ddpexec.ddp.refusals import check_module_for_scheme
+from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.ddp.used import tie
 from ddpexec.errors import OptionError
 from ddpexec.timing.observe import Observer
-from ddpsim.bucketing import BucketCaps, BucketPlan
+from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.order.policy import OrderPolicy
 from ddpsim.order.predictors import Predictor
 from ddpsim.order.rebuild import Rebuild
+from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.scheme import Scheme
 
 _MADE_ANEW = (
     "process_group", "communicator", "executor", "reducer", "buffer_sync", "observer", "device_mesh", "_release",
+    "_handles",
 )  # fmt: skip
 
 
 class DistributedDataParallel(JoinableModule):
-    """Train `module` data parallel: the arguments of torch's class by the same names, and these.
+    """Train `module` data parallel by any schedule: the arguments of torch's class by the same names, and these.
+
+    By default it is DDP's buckets, and the user steps an optimizer of his own. By a `scheme` step `optimizer`, once an
+    iteration (or once in `every`) after its backward. Between a step and the next forward weights may be behind;
+    `state_dict` of this module, of the wrapped one and of the optimizer bring them up to date first, and so does
+    `complete`.
 
     Args:
         process_group: torch's, or a list of groups used in turn.
@@ -53,11 +71,21 @@ class DistributedDataParallel(JoinableModule):
         drop: leaves layers of `module` out of an iteration, the same on every rank, and their buckets off the wire.
         remap_dropped: with `drop`, what is left of an iteration moves up into the memory of the first buckets, so that
             no bucket sends what is left out (Li et al. 2020, section 6.2.2).
+        scheme: its name, as `ddpsim.schedules.named.scheme_named` reads it, or a scheme; None is DDP's buckets.
+        make_optimizer: with `scheme`, makes an optimizer of some parameters, or of a flat part of them where the scheme
+            shards it; it is called for each group that is updated by itself.
+        overlap: with `scheme`, whether messages may begin before backward has ended.
+        every: with `scheme`, of how many iterations the last one sends gradients, beside `no_sync`.
+        accumulate: with `scheme`, iterations of a step of the optimizer, where more than the last send gradients; None
+            is `every`.
+        learn: with `scheme`, iterations that are trained as by DDP first, in which rank 0 learns when gradients come
+            and when forward needs what; buckets are then made anew in that order, and the scheme is told.
         comm: `noop` sends nothing after construction: the compute-only floor.
         observer: takes the moments of each iteration; None, the default, takes none.
 
     Raises:
         ExecutionError: an option that contradicts another or does not apply, or ranks that differ.
+        PlanError: a schedule that cannot be carried out.
     """
 
     def __init__(
@@ -90,6 +118,12 @@ class DistributedDataParallel(JoinableModule):
         consensus: str = "rank0",
         drop: LayerDrop | None = None,
         remap_dropped: bool = False,
+        scheme: str | Scheme | None = None,
+        make_optimizer: MakeOptimizer | None = None,
+        overlap: bool = True,
+        every: int = 1,
+        accumulate: int | None = None,
+        learn: int = 0,
         comm: str = "real",
         observer: Observer | None = None,
     ) -> None:
@@ -97,10 +131,18 @@ class DistributedDataParallel(JoinableModule):
             init_sync=init_sync, find_unused_parameters=find_unused_parameters, static_graph=static_graph,
             gradient_as_bucket_view=gradient_as_bucket_view, batched_grad_copy=batched_grad_copy,
             skip_all_reduce_unused_params=skip_all_reduce_unused_params, remap_dropped=remap_dropped,
+            overlap=overlap,
         )  # fmt: skip
         construction.check_objects(
             module=module, plan=plan, drop=drop, observer=observer, rebuild=rebuild, predictor=predictor,
             consensus=consensus, device_mesh=device_mesh, mixed_precision=mixed_precision, device_ids=device_ids,
+            scheme=scheme, make_optimizer=make_optimizer,
+        )  # fmt: skip
+        construction.check_scheme(
+            scheme=scheme, make_optimizer=make_optimizer, overlap=not overlap, every=every != 1, accumulate=accumulate,
+            learn=learn, gradient_as_bucket_view=gradient_as_bucket_view, batched_grad_copy=batched_grad_copy,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params, drop=drop, remap_dropped=remap_dropped,
+            rebuild=rebuild, predictor=predictor != "last", consensus=consensus != "rank0",
         )  # fmt: skip
         if dim != 0:
             what = f"dim={dim} has no effect: inputs are not scattered"
@@ -115,11 +157,13 @@ class DistributedDataParallel(JoinableModule):
             text = "The `check_reduction` argument is deprecated and has no effect: reduction is always checked."
             warnings.warn(text, FutureWarning, stacklevel=2)
         super().__init__(module, construction.communicator_of(process_group, device_mesh, comm))
-        self.device_mesh, self._comm = device_mesh, comm
+        self.device_mesh, self._comm, self.observer, self.drop = device_mesh, comm, observer, drop
         construction.localise(module, device_mesh)
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         tensors = [tensor for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore]
         construction.check_module(module, tensors)
+        if scheme is not None:
+            check_module_for_scheme(module, str(getattr(scheme, "name", scheme)))
         self.device_ids, self.output_device = construction.devices_of(tensors, device_ids, output_device)
         self.device, self.device_type = tensors[0].device, tensors[0].device.type
         at_construction, self.forward_sync_buffers = construction.buffer_sync(broadcast_buffers, forward_sync_buffers)
@@ -136,17 +180,36 @@ class DistributedDataParallel(JoinableModule):
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self._order = rebuild, predictor, consensus
-        self.drop = drop
-        self._plan = plan
-        model, first = self._plan_first()
+        self._plan, self.mixed = plan, None
+        model = collect(module, self.parameters_to_ignore)
+        planner = first = None
+        buckets = self._plan_first(model) if scheme is None else plan or rebuilt_plan(model.policy, self.caps)
         construction.check_drop(drop, self._options, model.names)
         if init_sync:
-            self._synchronise(model, first, buffers=at_construction)
-        self.mixed = None
+            verify(model, self.communicator, self.device)
+            if scheme is None:
+                verify_plan(buckets, self.communicator, self.device)
+            broadcast_state(module, self.communicator, self.parameters_to_ignore, buffers=at_construction)
+        if scheme is not None and make_optimizer is not None:
+            planner = SchedulePlanner(
+                scheme=scheme_named(scheme) if isinstance(scheme, str) else scheme, model=model,
+                communicator=self.communicator, make_optimizer=make_optimizer, plan=buckets, given=plan is not None,
+                overlap=overlap, every=every, accumulate=accumulate or every, mixed_precision=mixed_precision,
+                find_unused=find_unused_parameters or static_graph,
+            )  # fmt: skip
+            first = planner.make_first(learns=bool(learn))
         if mixed_precision is not None:
             self.mixed = MixedPrecision(mixed_precision, module, self.parameters_to_ignore)
             self._options.bucket_dtype = self.mixed.dtype
-        self._build(model, first, observer)
+        self._start(planner, learn)
+        if first is None:
+            self._build(model, buckets)
+        else:
+            check_agreement(first, self.communicator, self.device)
+            self._install(first, buckets)
+        self._optimizers_taken_over = planner is not None
+        self.buffer_sync = BufferSynchroniser(module, self.communicator, self.parameters_to_ignore)
+        self.first_bucket_sizes = ", ".join(str(bucket.size_bytes) for bucket in buckets.buckets)
 
     # ---- training
 
@@ -154,9 +217,10 @@ class DistributedDataParallel(JoinableModule):
         """Say, before a forward, what is known of its batch on this rank, for a predictor that learns by it.
 
         A task, a length, a number of layers: whatever tells in which order gradients will come. It holds for one synced
-        iteration.
+        iteration. A scheme's schedule has no predictor.
         """
-        self.reducer.expect_context(context)
+        if self.schedule is None:
+            self.reducer.expect_context(context)
 
     @disable_own_compile
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -178,88 +242,84 @@ class DistributedDataParallel(JoinableModule):
         """
         try:
             check_hook(hook)
-            if self.reducer.hooked:
+            self._check_learned("communication hook")
+            if self.reducer.hooked or self.mixed is not None:
                 raise construction.hook_twice(self.mixed is not None)
         except (TypeError, ValueError, RuntimeError) as error:
             self.executor.note_failure(error)
             raise
         self.reducer.use_hook(hook, state)
 
-    def observe(self, observer: Observer | None) -> None:
-        """Let `observer` take the moments of each iteration from the next forward on; None takes none."""
-        self.observer = observer
-        self.executor.observe(observer)
-
     @property
-    def caps(self) -> BucketCaps:
-        """The caps that buckets are made by."""
-        return self._options.caps
-
-    @property
-    def plan(self) -> BucketPlan:
-        """The plan in force."""
-        return self.reducer.plan  # type: ignore[no-any-return]
-
-    @property
-    def in_plain_order(self) -> bool:
-        """Whether buckets are torch's: of its caps, rebuilt once or, where it searches for unused parameters, never."""
+    def fixed(self) -> str | None:
+        """Why no other schedule may take the place of the one in force; None where one may."""
         when, predictor, consensus = self._order
-        return self._plan is None and when in (None, "once") and (predictor, consensus) == ("last", "rank0")
+        plain = when in (None, "once") and (predictor, consensus) == ("last", "rank0")
+        changes = self._planner is None and (self.drop is not None or self._plan is not None or not plain)
+        reasons = {
+            "a communication hook sends its buckets, which cannot be seen on their way": self.reducer.hooked,
+            "its buckets change from step to step by other rules: drop, rebuild or a plan of its own": changes,
+            "it has several process groups, and what one sends says nothing of the others": (
+                len(self.communicator.groups) > 1
+            ),
+        }
+        reason = next((reason for reason, so in reasons.items() if so), None)
+        return reason if reason is not None or self._planner is None else self._planner.fixed
 
-    def use_caps(self, caps: BucketCaps, groups: Sequence[Sequence[int]]) -> None:
-        """Reduce by other buckets from the next forward on; call it on every rank between the same two steps.
+    def use_schedule(self, caps: BucketCaps, groups: Sequence[Sequence[int]], schedule: Schedule | None = None) -> None:
+        """Send by another schedule from the next forward on; call it on every rank between the same two steps.
+
+        Pending updates are carried out first. A scheme's optimizer keeps its state and its parameter groups, which a
+        learning rate scheduler may hold.
 
         Args:
             caps: as the constructor would have been given them.
             groups: the buckets that they give, by registration index, in launch order: they are not rebuilt again.
+            schedule: with these buckets, of a scheme, the same on every rank; None is DDP's.
 
         Raises:
-            PlanError: buckets that do not hold each parameter once.
+            PlanError: buckets, or messages, that do not hold each parameter once.
+            OptionError: a message that cannot be carried out, parameter groups that differ inside one, a schedule where
+                the user steps an optimizer of his own, or while it learns when gradients come.
         """
-        model = self.reducer.model
-        plan = custom_plan(model.policy, groups)
+        if self._planner is not None:
+            self._check_learned(f"scheme {self._planner.scheme.name}")
+            self.complete()
+            plan, made = self._planner.make_other(groups, schedule)
+            self._install(made, plan, keep_groups=True)
+        elif schedule is not None:
+            what, remedy = f"scheme {schedule.scheme} steps an optimizer, and none was given", "give `make_optimizer`"
+            raise OptionError(what, remedy=remedy)
+        else:
+            plan = custom_plan(self.model.policy, groups)
+            self.reducer.use_plan(plan, self._order_policy(self.model, planned=True))
         self._options.caps = caps
-        order = construction.order_policy(len(model.tensors), self._options, True, *self._order)
-        self.reducer.use_plan(plan, order)
-
-    def buffers_due(self, *, after_forward: bool) -> bool:
-        """Whether buffers are synchronised before, or after, this forward."""
-        here = self.buffer_sync.after_forward == after_forward
-        return here and self.require_forward_param_sync and self.forward_sync_buffers
 
     # ---- construction
 
-    def _plan_first(self) -> tuple[ModelParameters, BucketPlan]:
-        options = self._options
-        model = collect(self.module, self.parameters_to_ignore)
-        find_unused, static = options.find_unused_parameters, options.static_graph
-        return model, construction.first_plan(model, options.caps, self._plan, find_unused=find_unused, static=static)
+    def _plan_first(self, model: ModelParameters) -> BucketPlan:
+        find_unused, static = self._options.find_unused_parameters, self._options.static_graph
+        return construction.first_plan(model, self.caps, self._plan, find_unused=find_unused, static=static)
 
-    def _synchronise(self, model: ModelParameters, plan: BucketPlan, *, buffers: bool) -> None:
-        verify(model, self.communicator, self.device)
-        verify_plan(plan, self.communicator, self.device)
-        broadcast_state(self.module, self.communicator, self.parameters_to_ignore, buffers=buffers)
-
-    def order_policy(self, model: ModelParameters) -> OrderPolicy:
+    def _order_policy(self, model: ModelParameters, *, planned: bool) -> OrderPolicy:
         """Return when buckets are rebuilt and in which order, by the options in force."""
-        return construction.order_policy(len(model.tensors), self._options, self._plan is not None, *self._order)
+        return construction.order_policy(len(model.tensors), self._options, planned, *self._order)
 
-    def _build(self, model: ModelParameters, plan: BucketPlan, observer: Observer | None) -> None:
-        options = self._options
-        self.reducer = BucketSchedule(model, plan, self.communicator, options, self.order_policy(model))
+    def _build(self, model: ModelParameters, plan: BucketPlan) -> None:
+        """Carry DDP's buckets out from the coming iteration on, `plan` first."""
+        order = self._order_policy(model, planned=self._plan is not None)
+        made = BucketSchedule(model, plan, self.communicator, self._options, order)
         if self.mixed is not None:
-            self.reducer.average_after(self.mixed.reduce_dtype)
-        self.executor = Executor(
-            self.reducer, find_unused=options.find_unused_parameters, static_graph=options.static_graph,
-            mixed=self.mixed, observer=observer,
-        )  # fmt: skip
-        # Hooks hold the executor, its buckets and its graph: they go with this module, as torch's do.
-        self._release = weakref.finalize(self, gradient_hooks.remove, self.executor.handles)
-        self._release.atexit = False
+            made.average_after(self.mixed.reduce_dtype)
+        self._carry_out(made)
+
+    def _build_anew(self) -> None:
+        """Begin anew over the communicator there is now."""
+        self.process_group, self.device_mesh = self.communicator.main, None
+        model = collect(self.module, self.parameters_to_ignore)
+        self._build(model, self._plan_first(model))
         self._optimizers_taken_over = False
         self.buffer_sync = BufferSynchroniser(self.module, self.communicator, self.parameters_to_ignore)
-        self.first_bucket_sizes = ", ".join(str(bucket.size_bytes) for bucket in plan.buckets)
-        self.observer = observer
 
     def use_process_group(self, new_process_group: Any) -> None:
         """Reduce over `new_process_group` from now on, as after ranks have left or come back; buckets begin anew.
@@ -269,15 +329,19 @@ class DistributedDataParallel(JoinableModule):
         """
         if dist.distributed_c10d._rank_not_in_group(new_process_group):
             return
+        if self.schedule is not None:
+            what = f"scheme {self.schedule.scheme} has process groups of its own, which stay"
+            raise OptionError(what, remedy="wrap the module anew")
         former, buffers = self.reducer, self.buffer_sync
-        self._release()
         self.communicator = construction.communicator_of(new_process_group, None, self._comm)
-        self.process_group, self.device_mesh = self.communicator.main, None
-        self._build(*self._plan_first(), self.observer)
+        self._build_anew()
         self.reducer.take_over(former)
         self.buffer_sync.hook, self.buffer_sync.after_forward = buffers.hook, buffers.after_forward
 
     def __getstate__(self) -> dict[str, Any]:
+        if self.schedule is not None:
+            what = f"scheme {self.schedule.scheme} has process groups and hooks of its own, which are not pickled"
+            raise OptionError(what, remedy="pickle module.state_dict(), and what the scheme and its optimizer keep")
         if self.process_group is not dist.group.WORLD or len(self.communicator.groups) > 1:
             what = "DDP Pickling/Unpickling are only supported when using DDP with the default process group"
             raise OptionError(what, remedy="leave process_group out, or pickle ddp.module")
@@ -286,30 +350,9 @@ class DistributedDataParallel(JoinableModule):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.communicator = construction.communicator_of(None, None, self._comm)
-        self.process_group, self.device_mesh = self.communicator.main, None
-        self._build(*self._plan_first(), None)
-
-    # ---- uneven inputs
-
-    def check_joinable(self) -> None:
-        """Raise where layers are left out."""
-        if self.drop is not None:
-            what = "drop and join() do not go together: a rank without input cannot tell which buckets others leave out"
-            raise OptionError(what, remedy="leave drop out, or give every rank as many inputs and leave join() out")
-
-    def shadow_iteration(self) -> None:
-        """Take part in an iteration of the ranks that have input, with gradients of zero."""
-        self.executor.check_finished()
-        self.reducer.rebuild()
-        if self.buffers_due(after_forward=False):
-            self.buffer_sync.synchronise(self.common_rank(candidate=False))
-        self.require_forward_param_sync = self.backward_is_synced(joined=True)
-        if self.require_forward_param_sync:
-            self.executor.begin(local=False)
-            if self.mixed is not None:
-                self.mixed.lower()
-            with self.reducer.zero_gradients():
-                self.executor.shadow()
+        self.observer = None
+        self._start(None)
+        self._build_anew()
 
     # ---- what else torch's class has
 
@@ -340,52 +383,74 @@ class DistributedDataParallel(JoinableModule):
 
     @disable_compile
     def _begin_forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if not self._release.alive:
+            raise OptionError("this wrapper has been closed", remedy="train the module in a new one")
+        training, local = torch.is_grad_enabled(), not self.require_backward_grad_sync
         if not self._optimizers_taken_over:
             self._take_over_optimizers()
-        if torch.is_grad_enabled() and self.require_backward_grad_sync:
-            self.reducer.start_iteration()
-        if self._join_config.enable:
-            self.check_joinable()
-        self.notify_join()
-        if torch.is_grad_enabled():
-            self.executor.check_finished()
-            self.reducer.rebuild()
-            if self.drop is not None:
-                coming = self.reducer.iteration + (not self.require_backward_grad_sync)
-                self.reducer.leave_out(self.drop.start(coming))
-            self.executor.begin(local=not self.require_backward_grad_sync)
-        if self.buffers_due(after_forward=False):
-            self._synchronise_buffers()
-        if self._join_config.enable:
-            self.backward_is_synced(joined=False)
+        if self.schedule is not None and not training:
+            self.complete()
+        else:
+            self._begin_iteration(training=training, local=local)
         if self.device_ids:
             (inputs,), (kwargs,) = dist.utils._to_kwargs(inputs, kwargs, self.device, True)
         if self.mixed is not None:
-            return self.mixed.cast_inputs(inputs, kwargs)
+            inputs, kwargs = self.mixed.cast_inputs(inputs, kwargs)
+        if training:
+            self._begin_module()
         return inputs, kwargs
+
+    def _begin_iteration(self, *, training: bool, local: bool) -> None:
+        """Do what ranks do together before a forward, and begin an iteration where it is for a backward."""
+        if self._join_config.enable:
+            self.check_joinable()
+        if training:
+            self._learn()
+        if training and not local:
+            self.reducer.stats.begin(self.reducer.iteration + 1)
+        self.notify_join()
+        if training:
+            self.executor.check_finished()
+            self.reducer.rebuild()
+            if self.drop is not None:
+                self.reducer.leave_out(self.drop.start(self.reducer.iteration + 1))
+        if self._join_config.enable:
+            self.backward_is_synced(joined=False)
+        if self.schedule is not None:
+            self.require_forward_param_sync = not local
+        if self.buffers_due(after_forward=False):
+            self._synchronise_buffers()
+        if training:
+            self._begin(local=local)
 
     def _take_over_optimizers(self) -> None:
         # Before the first forward, as optimizers are put on parameters after the module is wrapped too.
         self._optimizers_taken_over = True
-        if in_backward.take_over(self.reducer.model.tensors):
+        if take_over_optimizers(self.reducer.model.tensors):
             hooked = "a communication hook or mixed_precision" if self.reducer.hooked else ""
             if given := hooked or ("join()" if self._join_config.enable else ""):
                 what = f"_apply_optimizer_in_backward and {given} do not go together"
                 raise OptionError(what, remedy="call optimizer.step() after backward instead")
-            self.reducer.step_each_bucket(in_backward.step)
+            self.reducer.step_each_bucket(step_in_backward)
 
     @disable_compile
     def _end_forward(self, output: Any) -> Any:
+        training, scheduled = torch.is_grad_enabled(), self.schedule is not None
+        if training:
+            self._end_module()
         if self.buffers_due(after_forward=True):
             self._synchronise_buffers()
-        synced = torch.is_grad_enabled() and self.require_backward_grad_sync
+        synced = training and self.require_backward_grad_sync
         if self.mixed is not None and not (synced or self.executor.expecting):
             self.mixed.restore()
-        searching = self._options.searching
         if synced:
             self.executor.expect(output, self.reducer.dropped)
+        elif scheduled and training:
+            self.executor.expecting = False  # in `no_sync` gradients add up
         self.require_forward_param_sync = synced
-        if searching or self.executor.counting:
+        # Under a reentrant checkpoint the first gradients come in a backward within backward, which ends before it:
+        # what a scheme misses then is an error.
+        if self._options.searching or self.executor.counting or (scheduled and self.static_graph):
             return tie(output, self.executor.backward_started, clone=self.clone_outputs)
         return output
 

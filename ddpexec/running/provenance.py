@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ddpexec.ddp.planner import ProbedLink
 from ddpexec.describe import device_model
-from ddpexec.schedules.learning import ProbedLink
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.options.option import list_declared, option_values
 from ddpsim.order.predictors import predictor_name

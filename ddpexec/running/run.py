@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ddpexec.capturing.own_step import name_errors
 from ddpexec.ddp.parameters import ModelParameters, collect
+from ddpexec.ddp.served import ServerStatistics
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
@@ -30,8 +31,6 @@ from ddpexec.running.slower import SlowedModule
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
 from ddpexec.running.subject import subject_of
 from ddpexec.running.wrapping import Wrapping
-from ddpexec.schedules.served import ServerStatistics
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import clock_of, drain, offset_to_rank_zero
 from ddpexec.timing.observe import Note, Observer, note_backward
 from ddpexec.timing.records import Records
@@ -134,7 +133,7 @@ class Run:
             LostRankError: another rank died, raised or did not come within the timeout.
             InputError: the user's own step raised; it says where.
         """
-        if isinstance(self.ddp, ScheduledDataParallel) and self.ddp.serves:
+        if isinstance(self.ddp, DistributedDataParallel) and self.ddp.serves:
             self.served = self.ddp.serve()
             return
         self.processors = ProcessorClock()
@@ -152,7 +151,7 @@ class Run:
                 step(index)
                 progress(index + 1, total, time.perf_counter() - begin)
             self.observer.close()
-            if isinstance(self.ddp, ScheduledDataParallel):
+            if isinstance(self.ddp, DistributedDataParallel):
                 self.served = self.ddp.end()
             drain(self.device)
             self._train_alone(self._make_step(self.subject.model, local=True))
@@ -191,7 +190,7 @@ class Run:
             for index in indices:
                 step(index)
             self.observer.close()
-            if isinstance(self.ddp, ScheduledDataParallel):
+            if isinstance(self.ddp, DistributedDataParallel):
                 self.ddp.complete()
             drain(self.device)
 

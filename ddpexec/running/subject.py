@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ddpexec.ddp.parameters import collect
+from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import OptionError
 from ddpexec.models import TrainingModel, build
 from ddpexec.models.training import sgd
@@ -17,7 +18,6 @@ from ddpexec.running.own import OwnTraining
 from ddpexec.running.replay import Replay
 from ddpexec.running.settings import RunSettings
 from ddpexec.running.timed import make_timed_model
-from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.workload import Workload
 
 

@@ -1,1 +1,1 @@
-"""Schedules carried out over torch.distributed: the messages of any scheme, launched and awaited by one rule."""
+"""The wrapper of schemes by its older name, and torch's own `fully_shard`, watched at work."""

@@ -11,7 +11,6 @@ from torch.distributed.fsdp import FSDPModule
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.running.stock import StockWatch, buckets_of, reducer_order
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.observe import Note, Observer
 from ddpexec.tracing.alone import AloneSubject
 from ddpexec.tracing.traced import TracedModule
@@ -79,10 +78,10 @@ class OwnSubject(TracedModule):
 
     implementation = "ddpexec"
 
-    def __init__(self, module: DistributedDataParallel | ScheduledDataParallel, observer: Observer) -> None:
+    def __init__(self, module: DistributedDataParallel, observer: Observer) -> None:
         super().__init__(module, module.reducer.model, observer)
         self._before = module.observer
-        self.scheme = module.schedule.scheme if isinstance(module, ScheduledDataParallel) else "ddp"
+        self.scheme = "ddp" if module.schedule is None else module.schedule.scheme
 
     def attach(self) -> None:
         """Let the reducer tell our observer."""

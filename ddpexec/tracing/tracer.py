@@ -24,8 +24,8 @@ from typing import Any
 
 from torch import nn
 
+from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.tracing.loop import LoopHooks, LoopStamps
 from ddpexec.tracing.session import Session
 from ddpexec.tracing.settings import TraceSettings
@@ -88,7 +88,7 @@ class Tracer:
 
     def _find(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[nn.Module, LoopStamps] | None:
         """Take the module for the one that is traced."""
-        if isinstance(module, ScheduledDataParallel):
+        if isinstance(module, DistributedDataParallel) and module.schedule is not None:
             self._give_up("a module under a schedule of ddpexec is traced by `ddpexec run` alone")
             return None
         with self._guard():

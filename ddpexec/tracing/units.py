@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from ddpexec.ddp.parameters import collect
-from ddpexec.schedules.watching import CollectiveWatch, WatchedCollective, WatchedReplicas
+from ddpexec.schedules.fully_sharded import CollectiveWatch, WatchedCollective, WatchedReplicas
 from ddpexec.timing.observe import Observer
 from ddpexec.tracing.alone import GradientStamps
 from ddpexec.tracing.traced import TracedModule

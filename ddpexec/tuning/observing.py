@@ -12,15 +12,14 @@ import torch.distributed as dist
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.process_groups import backend_for
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import Clock, Moment, clock_of, drain
 from ddpexec.timing.observe import Note, Observer, Pair
 from ddpexec.timing.records import Records
 from ddpexec.tracing.loop import LoopHooks, LoopStamps
-from ddpexec.tracing.subjects import OwnSubject, subject_of
+from ddpexec.tracing.subjects import subject_of
 from ddpexec.tracing.traced import TracedModule
 from ddpexec.tuning.observed import ObservedJob, RankSteps, Seconds, Sent
-from ddpexec.tuning.rewrapping import Wrapped, device_name
+from ddpexec.tuning.rewrapping import Wrapped, device_name, is_scheduled
 from ddpexec.tuning.scheduled import ForwardUseStamps
 from ddpsim.schedules.schemes import SAME_SUMS
 
@@ -41,10 +40,7 @@ class Watch(LoopStamps):
         self._device: torch.device = wrapped.device
         backend = backend_for(group, self._device)
         super().__init__(Observer(clock_of([self._device], backend, 1)))
-        if isinstance(wrapped, ScheduledDataParallel):
-            self._subject: TracedModule = OwnSubject(wrapped, self._observer)
-        else:
-            self._subject = subject_of(wrapped, self._observer)
+        self._subject: TracedModule = subject_of(wrapped, self._observer)
         self._uses: ForwardUseStamps | None = None
         self._hooks: LoopHooks | None = None
         self._over = True
@@ -58,13 +54,14 @@ class Watch(LoopStamps):
             backend=backend,
             world_size=dist.get_world_size(group),
             flags=flags,
-            schemes=SAME_SUMS if isinstance(wrapped, ScheduledDataParallel) else (),
+            schemes=SAME_SUMS if is_scheduled(wrapped) else (),
         )
 
     @property
     def unfit(self) -> str | None:
         """Why the loop, as it was seen so far, allows no other buckets; None where it does."""
-        learns = not isinstance(self._wrapped, DistributedDataParallel) and dict(self.job.flags).get("static_graph")
+        anew = is_scheduled(self._wrapped) or not isinstance(self._wrapped, DistributedDataParallel)
+        learns = anew and dict(self.job.flags).get("static_graph")
         if self._accumulates and learns:
             return "a new reducer learns a static graph in a step that is synchronised, and no_sync() is used"
         return None
@@ -73,7 +70,7 @@ class Watch(LoopStamps):
         """Stamp the steps that follow."""
         self._observer.notes.clear()
         self._subject.attach()
-        if isinstance(self._wrapped, ScheduledDataParallel):
+        if is_scheduled(self._wrapped):
             self._uses = ForwardUseStamps(self._wrapped.module, self._subject.model, self._observer.now)
         self._hooks, self._over = LoopHooks(lambda *_: (self._wrapped, self)), True
         self._hooks.install()

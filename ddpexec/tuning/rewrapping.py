@@ -6,20 +6,24 @@ import torch
 from torch import nn
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.bucketing import BucketCaps
 from ddpsim.units import MIB
 
 Stock = nn.parallel.DistributedDataParallel
-Wrapped = Stock | DistributedDataParallel | ScheduledDataParallel
+Wrapped = Stock | DistributedDataParallel
 
 
 def find_wrapped(model: nn.Module) -> Wrapped | None:
     """Return the outermost module in `model` that is torch's DDP, or ours with or without a scheme; None without."""
     for module in model.modules():
-        if isinstance(module, (Stock, DistributedDataParallel, ScheduledDataParallel)):
+        if isinstance(module, (Stock, DistributedDataParallel)):
             return module
     return None
+
+
+def is_scheduled(wrapped: Wrapped) -> bool:
+    """Return whether `wrapped` is under the schedule of a scheme."""
+    return isinstance(wrapped, DistributedDataParallel) and wrapped.schedule is not None
 
 
 def refusal(model: nn.Module) -> str | None:
@@ -31,26 +35,13 @@ def refusal(model: nn.Module) -> str | None:
         return "it is compiled: torch.compile has split its graph where the present buckets end"
     if wrapped._join_config.enable:
         return "it trains under join(), where ranks end at different steps"
-    if isinstance(wrapped, ScheduledDataParallel):
-        fixed: str | None = wrapped.fixed
-        return fixed
     if isinstance(wrapped, DistributedDataParallel):
-        return _refuse_ours(wrapped)
+        return wrapped.fixed
     return _refuse_stock(wrapped)
 
 
 def _is_compiled(module: nn.Module) -> bool:
     return isinstance(getattr(module, "_orig_mod", None), nn.Module) or module._compiled_call_impl is not None
-
-
-def _refuse_ours(wrapped: DistributedDataParallel) -> str | None:
-    if wrapped.reducer.hooked:
-        return "a communication hook sends its buckets, which cannot be seen on their way"
-    if wrapped.drop is not None or not wrapped.in_plain_order:
-        return "its buckets change from step to step by other rules: drop, rebuild or a plan of its own"
-    if len(wrapped.communicator.groups) > 1:
-        return "it has several process groups, and what one sends says nothing of the others"
-    return None
 
 
 def _refuse_stock(wrapped: Stock) -> str | None:
@@ -75,7 +66,7 @@ def _hook_name(wrapped: Stock) -> str:
 
 def caps_in_force(wrapped: Wrapped) -> BucketCaps:
     """Return the caps that `wrapped` was made with, or has been given since."""
-    if isinstance(wrapped, (DistributedDataParallel, ScheduledDataParallel)):
+    if isinstance(wrapped, DistributedDataParallel):
         return wrapped.caps
     if wrapped.bucket_bytes_cap_list:
         return BucketCaps(bucket_cap_mb_list=tuple(map(_mib, wrapped.bucket_bytes_cap_list)))

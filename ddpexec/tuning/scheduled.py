@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ddpexec.ddp.hooks import ForwardPoints
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.schedules.forward_points import ForwardPoints
 from ddpexec.timing.clock import Moment
 from ddpexec.timing.observe import Note
 from ddpexec.tuning.observed import Seconds

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.running.stock import REDUCER_ORDER
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.tuning.plan import Groups, TrialPlan
 from ddpexec.tuning.rewrapping import Stock, Wrapped
 from ddpsim.bucketing import BucketCaps
@@ -66,10 +65,8 @@ class PlanSwitch:
         if plan.key == self._now.key:
             return 0
         wrapped = self._wrapped
-        if isinstance(wrapped, ScheduledDataParallel):
+        if isinstance(wrapped, DistributedDataParallel):
             wrapped.use_schedule(plan.caps, plan.groups, plan.schedule)
-        elif isinstance(wrapped, DistributedDataParallel):
-            wrapped.use_caps(plan.caps, plan.groups)
         left, self._now = self._now, plan
         if not isinstance(wrapped, Stock):
             return MADE
@@ -93,7 +90,7 @@ class PlanSwitch:
     def settle(self) -> None:
         """Let nothing be left of other plans than the one in force; every rank does, between the same two steps."""
         self.forget()
-        if isinstance(self._wrapped, ScheduledDataParallel):
+        if isinstance(self._wrapped, DistributedDataParallel):
             self._wrapped.release_streams()
 
 

@@ -21,7 +21,6 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpexec.errors import OptionError
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.tuning.choosing import choose
 from ddpexec.tuning.decision import RoundDecision, write_page
 from ddpexec.tuning.observed import Observed, RankSteps
@@ -31,7 +30,7 @@ from ddpexec.tuning.predictor import PredictingProcess
 from ddpexec.tuning.probing import probes
 from ddpexec.tuning.racing import PRESENT
 from ddpexec.tuning.ranking import Candidate, CapRanking
-from ddpexec.tuning.rewrapping import caps_in_force, find_wrapped, refusal
+from ddpexec.tuning.rewrapping import caps_in_force, find_wrapped, is_scheduled, refusal
 from ddpexec.tuning.step_clock import StepClock
 from ddpexec.tuning.switching import PlanSwitch
 from ddpexec.tuning.trials import Steps, Trials, run_steps
@@ -320,7 +319,7 @@ class Tuner:
     @property
     def _scheduled(self) -> bool:
         """Whether the module is under the schedule of a scheme, for which another may be tried."""
-        return isinstance(self._wrapped, ScheduledDataParallel)
+        return is_scheduled(self._wrapped)
 
     def _line(self, caps: BucketCaps, scheme: str | None = None) -> str:
         """Return the line that gives a plan, by default the one in force."""

@@ -253,6 +253,32 @@ TABLE: Mapping[str, tuple[Exclusion, ...]] = {
             remedy="leave static_graph out: what is left out changes",
         ),
     ),
+    "modules wrapped by a scheme": (
+        Exclusion(
+            "scheme", needs="make_optimizer",
+            sentence="{option} and no {other} are given: a scheme says when parameters are updated",
+            remedy="give e.g. make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)",
+        ),
+        *(
+            Exclusion(
+                option, needs="scheme", sentence="{option} is given and no {other}, which alone has it",
+                remedy="give scheme, e.g. scheme='ddp'",
+            )
+            for option in ("make_optimizer", "overlap", "every", "accumulate", "learn")
+        ),
+        Exclusion(
+            "scheme", ("gradient_as_bucket_view", "batched_grad_copy"), remedy="leave one out",
+            sentence="{option} and {other} are both given: a scheme's messages have memory of their own",
+        ),
+        Exclusion(
+            "scheme", ("skip_all_reduce_unused_params", "drop", "remap_dropped"), remedy="leave one out",
+            sentence="{option} and {other} are both given: a schedule's messages are the same in every iteration",
+        ),
+        Exclusion(
+            "scheme", ("rebuild", "predictor", "consensus"), remedy="leave one out; learn=3 makes buckets anew, once",
+            sentence="{option} and {other} are both given: a schedule is made once",
+        ),
+    ),
     "modules wrapped with a plan": (
         Exclusion(
             "plan", ("bucket_cap_mb", "first_bucket_mb", "bucket_cap_mb_list"),

@@ -122,7 +122,7 @@ def setup_of(
 BUFFERS_LANE: Lane = (WORLD, "module buffers")
 """The lane of the process group of all ranks that buffers are broadcast on.
 
-Messages have groups of their own in `ddpexec.schedules.lanes`, so that a broadcast waits for none of them.
+Messages have groups of their own in `ddpexec.ddp.lanes`, so that a broadcast waits for none of them.
 """
 
 _MAIN_LANE: Lane = (WORLD, "main")

@@ -14,9 +14,8 @@ from functools import partial
 
 import torch
 
-from ddpexec.ddp.buckets import Buckets
+from ddpexec.ddp.buckets import Buckets, ReducerOptions
 from ddpexec.ddp.parameters import collect
-from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.models import build
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 

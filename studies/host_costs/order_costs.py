@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpexec.ddp.bucket_schedule import BucketSchedule
+from ddpexec.ddp.buckets import ReducerOptions
 from ddpexec.ddp.parameters import collect
-from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.groups.process_groups import Communicator
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.order.agreement import plan_tau

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("torch")
 
 from ddpexec.__main__ import main as ddpexec
-from ddpexec.ddp.options import check_drop, first_plan
-from ddpexec.ddp.reducer_options import ReducerOptions
+from ddpexec.ddp.buckets import ReducerOptions
+from ddpexec.ddp.options import check_drop, check_scheme, first_plan
 from ddpexec.lab.netlab.command import parse_topology
 from ddpexec.running.pipeline_options import PipelineOptions, check_beside
 from ddpexec.running.settings import RunSettings
@@ -160,6 +160,12 @@ def wrapped(names: list[str]) -> None:
     check_drop(drop, options, [])
 
 
+def by_scheme(names: list[str]) -> None:
+    given = [*names, "make_optimizer"] if "scheme" in names and len(names) > 1 else names
+    rows = TABLE["modules wrapped by a scheme"]
+    check_scheme(**{each: each in given for row in rows for each in (row.option, *row.refuses, row.needs) if each})
+
+
 def with_plan(names: list[str]) -> None:
     caps = made_of(BucketCaps, [name for name in names if name != "plan"])
     assert isinstance(caps, BucketCaps)
@@ -226,7 +232,7 @@ READERS: dict[str, list[Reader]] = {
     "run --step": [command(ddpexec, "run --out nowhere")], "runs by torch's schemes": [by_torch],
     "runs by a schedule": [by_torch],
     "run --pipeline": [run_pipeline], "run --interleave": [in_turns], "wrapped modules": [wrapped],
-    "modules wrapped with a plan": [with_plan], "netlab": [lab],
+    "modules wrapped with a plan": [with_plan], "modules wrapped by a scheme": [by_scheme], "netlab": [lab],
     "estimate": [estimate],
     "capture": [command(ddpexec, "capture -o x.json")],
 }  # fmt: skip

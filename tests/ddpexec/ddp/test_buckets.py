@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ddpexec.ddp.buckets import ALIGN_BYTES, TOGETHER_BYTES, Buckets, runs_of
+from ddpexec.ddp.buckets import ALIGN_BYTES, TOGETHER_BYTES, Buckets, ReducerOptions, runs_of
 from ddpexec.ddp.flat import copy_all, reciprocal
 from ddpexec.ddp.parameters import collect
-from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.complex64)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddpexec.ddp.gradient_hooks import hook_gradients, serial
+from ddpexec.ddp.hooks import hook_gradients, serial
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from tests.ddpexec.groups import ranks

@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch import nn
 
+from ddpexec.ddp import lanes
 from ddpexec.errors import ExecutionError, LostRankError, ModelMismatchError
-from ddpexec.schedules import lanes
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
@@ -49,7 +49,7 @@ def test_bytes_that_a_run_moves_are_its_schedule_s(rank: int) -> None:
             return send(group, tensors, to, tag)
 
         sends = mock.patch("torch.distributed.ProcessGroup.send", watched_send)
-        with sends, mock.patch("ddpexec.schedules.lanes.begin", watched):
+        with sends, mock.patch("ddpexec.ddp.lanes.begin", watched):
             for number in range(3):
                 take_step(made, number, rank)
             made.complete()

@@ -12,9 +12,9 @@ from unittest import mock
 import pytest
 import torch
 
+from ddpexec.ddp.served import ServerStream
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import FinishedWork
-from ddpexec.schedules.served import ServerStream
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from tests.ddpexec.groups import ranks

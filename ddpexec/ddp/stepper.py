@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddpexec.ddp.carried import CarriedMessages
+from ddpexec.ddp.memory import FlatGradients, keeps_parts
+from ddpexec.ddp.updates import MakeOptimizer, ParameterUpdate, hyperparameters
 from ddpexec.errors import ExecutionError, OptionError
-from ddpexec.schedules.carried import CarriedMessages
-from ddpexec.schedules.memory import FlatGradients, keeps_parts
-from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, hyperparameters
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import LaunchQueue
 from ddpsim.schedules.points import Point, PointKind, points
@@ -24,9 +24,9 @@ class UpdateScheduler:
         carried: the schedule's messages, some of which an update lets go, and others of which it needs.
         queue: tells which those are.
         make_optimizer: makes an instance of some parameters.
-        observer: takes the moments of each update that is carried out before a use; None takes none.
 
     Attributes:
+        observer: takes the moments of each update that is carried out before a use; None takes none.
         pending: registration indices whose step was asked for and not carried out.
         unstepped: whether gradients were sent that must be stepped by before others are.
         had: registration indices whose gradients were taken from their parameters since they were last zeroed.
@@ -37,10 +37,10 @@ class UpdateScheduler:
         carried: CarriedMessages,
         queue: LaunchQueue[Point],
         make_optimizer: MakeOptimizer,
-        observer: Observer | None,
     ) -> None:
         self._schedule, self._launcher = carried.schedule, carried.launcher
-        self._queue, self._observer = queue, observer
+        self._queue = queue
+        self.observer: Observer | None = None
         self.updates = _updates(carried, make_optimizer)
         self._update = {index: update for update in self.updates for index in update.indices}
         self._before = {update: points(PointKind.OPTIMIZER, update.indices) for update in self.updates}
@@ -54,10 +54,6 @@ class UpdateScheduler:
         self._zeroed: set[int] = set()
         self._stepped: set[ParameterUpdate] = set()
         self.unstepped = self._local = False
-
-    def observe(self, observer: Observer | None) -> None:
-        """Let `observer` take the moments of updates from now on; None takes none."""
-        self._observer = observer
 
     # ---- gradients come
 
@@ -111,7 +107,8 @@ class UpdateScheduler:
             for flat in update.flats:
                 pairs = list(zip(flat.indices, flat.parameters, strict=True))
                 zeroed = set() if to_none else {i for i, each in pairs if each.grad is not None or i in self.had}
-                flat.take_gradients()
+                for parameter in flat.owners:
+                    parameter.grad = None
                 if zeroed:
                     _give_zeros(flat, zeroed)
                 self.had.difference_update(flat.indices)
@@ -191,7 +188,7 @@ class UpdateScheduler:
             return
         self._await_gradients(update, own=False)
         self.pending.difference_update(update.indices)
-        begin = self._observer.now() if self._observer is not None else None
+        begin = self.observer.now() if self.observer is not None else None
         with torch.inference_mode(False), torch.no_grad():
             update.carry_out()
         for flat in update.flats:
@@ -199,8 +196,8 @@ class UpdateScheduler:
             if self._zeroed:
                 _give_zeros(flat, self._zeroed)
         self._zeroed.difference_update(update.indices)
-        if self._observer is not None:
-            self._observer.note_update(begin)
+        if self.observer is not None:
+            self.observer.note_update(begin)
         self._note_updated(update)
 
     def _await_gradients(self, update: ParameterUpdate, *, own: bool) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from ddpexec.ddp.in_backward import OPTIMIZERS
+from ddpexec.ddp.hooks import OPTIMIZERS
+from ddpexec.ddp.memory import keeps_parts
 from ddpexec.errors import OptionError
-from ddpexec.schedules.memory import keeps_parts
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule, averages

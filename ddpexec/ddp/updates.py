@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddpexec.ddp.memory import FlatGradients
+from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.groups.waiting import wait_within
-from ddpexec.schedules.memory import FlatGradients
 from ddpsim.schedules.schedule import Schedule
 
 
@@ -40,6 +41,18 @@ def clip_gradients(
 
 MakeOptimizer = Callable[[list[nn.Parameter]], Any]
 """The user's: from parameters to an optimizer of them, such as `lambda p: torch.optim.AdamW(p, lr=1e-3)`."""
+
+
+def check_no_momentum(make: MakeOptimizer) -> None:
+    """Refuse an optimizer with a momentum of its own, where the scheme corrects it.
+
+    Raises:
+        OptionError: it would count twice.
+    """
+    optimizer = make([nn.Parameter(torch.ones(1))])
+    if any(group.get("momentum") or "betas" in group for group in getattr(optimizer, "param_groups", ())):
+        what = "the optimizer has a momentum of its own, which would count twice"
+        raise OptionError(what, place="scheme 'gradientflow', momentum", remedy="use SGD without momentum")
 
 
 class ParameterUpdate:

@@ -11,21 +11,26 @@ import torch
 from torch import Tensor
 
 from ddpexec.ddp.comm_hooks import Hook, reduce_by_hook
+from ddpexec.ddp.lanes import CommunicationStream, CommunicationStreams
 from ddpexec.ddp.launcher import Launcher, Sending, send_nothing
+from ddpexec.ddp.memory import (
+    AveragedParameters,
+    ChunkedBucket,
+    FlatGradients,
+    Rates,
+    gradients_in,
+    keeps_parts,
+    rates_of,
+)
 from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.ddp.refusals import check_hookable
+from ddpexec.ddp.rows import RowServer, RowStream
+from ddpexec.ddp.served import ENDS, LoopbackGroup, Server, ServerStatistics, ServerStream
+from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.groups.within import in_thread
-from ddpexec.schedules.averaged import AveragedParameters, Rates, rates_of
-from ddpexec.schedules.chunked import ChunkedBucket
-from ddpexec.schedules.lanes import CommunicationStream, CommunicationStreams
-from ddpexec.schedules.loopback import LoopbackGroup
-from ddpexec.schedules.memory import FlatGradients, gradients_in, keeps_parts
-from ddpexec.schedules.refusals import check_hookable
-from ddpexec.schedules.rows import RowServer, RowStream
-from ddpexec.schedules.served import ENDS, Server, ServerStatistics, ServerStream
-from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
 from ddpsim.schedules.averaging import NODE
 from ddpsim.schedules.message import WORLD, Message
@@ -56,7 +61,6 @@ class CarriedMessages:
         flat, flats: gradients.
         averaged: parameters that messages average, or pull from servers.
         chunked: chunks of gradients, some of which are sent at a time.
-        hooked: whether a communication hook reduces the buckets.
         rates: from parameters to their learning rates.
 
     Raises:
@@ -83,7 +87,6 @@ class CarriedMessages:
             if message.chunks is not None
         }
         self.rates: Rates = rates_of([])
-        self.hooked = False
         self._lanes = _lanes_of(schedule, lanes)
         numbers = {message.id: number for number, message in enumerate(schedule)}
         launcher.sendings = [self._make_sending(message, numbers) for message in schedule]
@@ -111,7 +114,6 @@ class CarriedMessages:
             OptionError: the schedule sums something else.
         """
         check_hookable(self.schedule)
-        self.hooked = True
         sendings, last = self.launcher.sendings, len(self.schedule.messages) - 1
         for number, message in enumerate(self.schedule):
             flat, sending = self.flat[message.parameters], sendings[number]

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ddpexec.ddp import messages
-from ddpexec.ddp.buckets import Eager
-from ddpexec.ddp.executor import CarriedSchedule
+from ddpexec.ddp.buckets import Eager, ReducerOptions
+from ddpexec.ddp.carried import CarriedMessages
+from ddpexec.ddp.carried_schedule import CarriedSchedule
+from ddpexec.ddp.comm_hooks import Hook
+from ddpexec.ddp.lanes import CommunicationStreams
+from ddpexec.ddp.memory import FlatGradients, rates_of
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.used import UsedMap
+from ddpexec.ddp.served import Server
+from ddpexec.ddp.stepper import UpdateScheduler
+from ddpexec.ddp.updates import MakeOptimizer
+from ddpexec.ddp.used import UsedMap, make_never_ready_error
 from ddpexec.errors import ExecutionError, OptionError
 from ddpexec.groups.process_groups import Communicator, Work
-from ddpexec.schedules.averaged import rates_of
-from ddpexec.schedules.carried import CarriedMessages
-from ddpexec.schedules.lanes import CommunicationStreams
-from ddpexec.schedules.memory import FlatGradients
-from ddpexec.schedules.served import Server
-from ddpexec.schedules.stepper import UpdateScheduler
-from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.timing.observe import Observer
+from ddpsim.bucketing import BucketPlan
 from ddpsim.operations import Operation
 from ddpsim.schedules.points import PointKind, points
 from ddpsim.schedules.schedule import TRAINERS, Schedule, parameters_at, queue_of
@@ -38,39 +38,33 @@ class SchemeSchedule(CarriedSchedule):
     Args:
         schedule: checked, and the same on every rank.
         model: its parameters, in registration order.
+        plan: the buckets that it was made of.
         communicator: of the ranks.
+        options: see `ReducerOptions`.
         lanes: of the run.
         make_optimizer: makes an instance of some parameters.
-        some_unused: whether parameters may have no gradient: ranks then tell each other which.
-        static_graph: whether those are the same in every iteration.
-        sent: in which type gradients come and are sent; None is their parameters'.
-        observer: takes the moments of each update; None takes none.
     """
 
     def __init__(
         self,
         schedule: Schedule,
         model: ModelParameters,
+        plan: BucketPlan,
         communicator: Communicator,
+        options: ReducerOptions,
         lanes: CommunicationStreams,
         make_optimizer: MakeOptimizer,
-        *,
-        some_unused: bool,
-        static_graph: bool,
-        sent: torch.dtype | None,
-        observer: Observer | None,
     ) -> None:
-        super().__init__(model, communicator)
+        super().__init__(model, plan, communicator, options)
         self.schedule = schedule
-        self._searching, self._static = some_unused and not static_graph, static_graph
-        self._unknown = static_graph  # what ranks use, until the first iteration that sends
-        self.messages = CarriedMessages(schedule, model, communicator, lanes, self.launcher, sent)
-        self.queue, self.launch = queue_of(schedule), self.launcher.launch  # type: ignore[method-assign]
+        self._unknown = options.static_graph  # what ranks use, until the first iteration that sends
+        self.messages = CarriedMessages(schedule, model, communicator, lanes, self.launcher, options.bucket_dtype)
+        self.queue = queue_of(schedule)
         self._flat = {index: flat for flat in self.messages.flats for index in flat.indices}
         self._sparse = {index for message in schedule if message.sparse for index in message.parameters}
         self._points = points(PointKind.GRADIENT, tuple(range(len(model.tensors))))
         self.in_forward = parameters_at(schedule, PointKind.FORWARD)
-        self.stepper = UpdateScheduler(self.messages, self.queue, make_optimizer, observer)
+        self.stepper = UpdateScheduler(self.messages, self.queue, make_optimizer)
         self.pending, self.settle = self.stepper.pending, self.stepper.settle  # type: ignore[method-assign]
         self.waits_in_forward = bool(self.in_forward) or schedule.update == "before_use"
         self.messages.rates = rates_of([group for update in self.stepper.updates for group in update.groups])
@@ -85,11 +79,39 @@ class SchemeSchedule(CarriedSchedule):
         # Servers have updated by what they were sent, and chunks that were left out are kept: no more can be added.
         self._once = schedule.update == "elsewhere" or any(m.sparse or m.chunks is not None for m in schedule)
 
+    # ---- told from outside
+
+    def use_hook(self, hook: Hook, state: object, name: str = "") -> None:
+        """Let `hook(state, bucket)` reduce each bucket of gradients, which are no longer divided before.
+
+        Raises:
+            OptionError: the schedule sums something else.
+        """
+        self.messages.use_hook(hook, state)
+        super().use_hook(hook, state, name)
+
+    def divide_by(self, ranks: int) -> None:
+        """Divide the sums of the coming backward by `ranks`, where no communication hook does as it likes."""
+        if not self.hooked:
+            for flat in self.messages.flats:
+                flat.divisor = ranks
+
+    def observe(self, observer: Observer | None) -> None:
+        """Let `observer` take the moments of messages and updates from now on; None takes none."""
+        super().observe(observer)
+        self.stepper.observer = observer
+
+    def complete(self) -> None:
+        """Carry out what is still to be carried out, so that the parameters are those after the last step."""
+        self.stepper.complete()
+
+    # ---- before backward
+
     def begin(self, *, local: bool) -> None:
         """Begin an iteration at its forward; a `local` one sends nothing."""
         self.stepper.begin(local=local, first=not self.iteration)
         self._open = True
-        self.iteration += not local
+        super().begin(local=local)
 
     def check_settled(self, index: int) -> None:
         """Raise where a gradient comes of a parameter whose update is still to be carried out.
@@ -97,7 +119,7 @@ class SchemeSchedule(CarriedSchedule):
         Raises:
             ExecutionError: forward used it without telling.
         """
-        if self._open and index in self.stepper.pending:
+        if self._open:
             raise ExecutionError(
                 f"forward used {self.model.describe(index, self.communicator.rank)} before its update was carried out",
                 remedy="call the module that owns it, or wrap the module whose forward uses it",
@@ -107,6 +129,7 @@ class SchemeSchedule(CarriedSchedule):
 
     def begin_backward(self, unused: Sequence[int]) -> None:
         """Let the buffers of this iteration's gradients be filled anew, once no message carries them any more."""
+        super().begin_backward(unused)
         carrying: list[int] = []
         for flat in self._sent:
             flat.filled = False
@@ -124,17 +147,17 @@ class SchemeSchedule(CarriedSchedule):
             self.launch(self.queue.mark_passed(self._points[index]))
         if missing := [index for index in indices if index in self._flat]:
             rank, names = self.communicator.rank, self.model.names
-            raise messages.make_never_ready_error(
-                rank, missing, names, find_unused=self._searching, static=self._static
-            )
+            searching, static = self.options.searching, self.options.static_graph
+            raise make_never_ready_error(rank, missing, names, find_unused=searching, static=static)
         return True
 
     def end_computation(self, *, counted: bool) -> None:
         """Share which parameters ranks used, where that may differ."""
         self._open = False
         self.stepper.unstepped = self._once and any(self.iteration % message.every == 0 for message in self.schedule)
-        if self._searching or self._unknown:
+        if self.options.searching or self._unknown:
             self._exchange_used()
+        super().end_computation(counted=counted)
 
     def write_back(self, numbers: Sequence[int]) -> None:
         """Wait for the messages that backward's end waits for, and give the parameters what they summed."""
@@ -148,6 +171,7 @@ class SchemeSchedule(CarriedSchedule):
     def end_iteration(self, arrival: Sequence[int], *, counted: bool) -> None:
         """Take it that gradients are reduced, or on their way."""
         self.stepper.note_reduced(self._sent)
+        super().end_iteration(arrival, counted=counted)
 
     def list_missing(self) -> Sequence[int]:
         """Return nothing: what is missing is said where backward ends."""
@@ -190,16 +214,16 @@ class SchemeSchedule(CarriedSchedule):
         if server is not None and state["server"] is not None:
             server.load_state_dict(state["server"])
 
-    def divide_by(self, ranks: int) -> None:
-        """Divide the sums of the coming backward by `ranks`, where no communication hook does as it likes."""
-        if not self.messages.hooked:
-            for flat in self.messages.flats:
-                flat.divisor = ranks
-
     # ---- gradients
 
-    def drop_gradients(self) -> None:
-        """Let this rank's gradients be none, which are sent as zeros."""
+    @contextmanager
+    def zero_gradients(self) -> Iterator[None]:
+        """Let this rank's gradients be none inside, which are sent as zeros, and none behind: it steps nothing."""
+        self._drop_gradients()
+        yield
+        self._drop_gradients()
+
+    def _drop_gradients(self) -> None:
         self.stepper.forget()
         for tensor in self.model.tensors:
             tensor.grad = None

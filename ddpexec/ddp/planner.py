@@ -1,27 +1,33 @@
-"""Which schedule a wrapper carries out: its scheme's, of what is known of the job, the same on every rank."""
+"""Which schedule a wrapper carries out: its scheme's, of what is known of the job, the same on every rank.
+
+What a scheme is told is learned in the first iterations: when gradients come, when forward needs what. Rank 0's times
+count, and all ranks take them, so that all plan the same order.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any
 
 import torch
 
+from ddpexec.ddp.lanes import CommunicationStream
+from ddpexec.ddp.memory import keeps_parts
 from ddpexec.ddp.parameters import ModelParameters, agree
+from ddpexec.ddp.refusals import check_mixable
+from ddpexec.ddp.rows import check_optimizer
+from ddpexec.ddp.updates import MakeOptimizer, check_no_momentum
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
-from ddpexec.groups.process_groups import Communicator
-from ddpexec.schedules.chunked import check_no_momentum
-from ddpexec.schedules.lanes import CommunicationStream
-from ddpexec.schedules.learning import ProbedLink, ProbeTimes, probe
-from ddpexec.schedules.memory import keeps_parts
-from ddpexec.schedules.refusals import check_mixable
-from ddpexec.schedules.rows import check_optimizer
-from ddpexec.schedules.updates import MakeOptimizer
+from ddpexec.groups.process_groups import Communicator, timeout_of
+from ddpexec.groups.waiting import wait_within
+from ddpexec.timing.stopwatch import seconds_of
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.operations import Operation
@@ -41,15 +47,14 @@ class SchedulePlanner:
         model: its parameters, in registration order.
         communicator: of the ranks.
         make_optimizer: makes an optimizer of some parameters; refused where it cannot take sparse gradients as sent.
-        caps: of the buckets.
-        given: the buckets instead.
+        plan: the buckets in force.
+        given: whether they are to stay.
         overlap: whether messages may begin before backward has ended.
         every: of how many iterations the last one sends gradients.
         accumulate: iterations of a step of the optimizer.
         find_unused: whether parameters may have no gradient.
         mixed_precision: torch's, in whose `param_dtype` gradients are sent; None leaves them in their parameters'.
         wire: what a message takes, as probed when times were learned; None before.
-        plan: the buckets in force.
 
     Raises:
         OptionError: a scheme that others carry out, or `every` and `accumulate` that do not go together.
@@ -59,8 +64,8 @@ class SchedulePlanner:
     model: ModelParameters
     communicator: Communicator
     make_optimizer: MakeOptimizer
-    caps: BucketCaps
-    given: BucketPlan | None
+    plan: BucketPlan
+    given: bool
     overlap: bool
     every: int
     accumulate: int
@@ -69,7 +74,6 @@ class SchedulePlanner:
     wire: Callable[[Operation, int], float] | None = None
 
     def __post_init__(self) -> None:
-        self.plan = self.given or rebuilt_plan(self.model.policy, self.caps)
         if self.scheme.runner not in ("ddpexec", "DataParallel"):
             place = f"scheme={self.scheme.name}"
             remedy = "use zero1 or zero2, FullySharded for fsdp2 and hsdp, or simulate"
@@ -86,7 +90,7 @@ class SchedulePlanner:
             f"its scheme {name} does more than sum whole gradients for one step": (
                 name.partition(":")[0] not in schemes.SAME_SUMS
             ),
-            "its buckets are a plan of its own": self.given is not None,
+            "its buckets are a plan of its own": self.given,
             "it sends nothing before backward has ended (overlap=False)": not self.overlap,
             f"it sends gradients every {self.every} iterations": self.every > 1,
             f"a step is of {self.accumulate} iterations that send gradients": self.accumulate > self.every,
@@ -128,10 +132,10 @@ class SchedulePlanner:
         _check_sparse(made, self.model)
         return made
 
-    def make_learned(self, learning: ProbeTimes, lane: CommunicationStream) -> Schedule:
+    def make_learned(self, learning: ProbeTimes, lane: CommunicationStream, caps: BucketCaps) -> Schedule:
         """Return the schedule of what was learned, and of what `lane` takes; every rank calls this.
 
-        Its buckets are made anew, in the order in which gradients came, where none were given.
+        Its buckets are made anew by `caps`, in the order in which gradients came, where none were given.
         """
         communicator, count = self.communicator, len(self.model.tensors)
         device = communicator.device_for(self.model.tensors[0].device)
@@ -144,9 +148,9 @@ class SchedulePlanner:
             {index: seconds for index, seconds in enumerate(row) if not math.isnan(seconds)}
             for row in (times[:count], times[count:])
         )
-        if self.given is None:  # those that never came last
+        if not self.given:  # those that never came last
             order = sorted(range(count), key=lambda index: (ready_s.get(index, math.inf), index))
-            self.plan = rebuilt_plan(self.model.policy, self.caps, order)
+            self.plan = rebuilt_plan(self.model.policy, caps, order)
         return self._make(replace(self._setup(), use_s=use_s, ready_s=ready_s, time_s=self.wire))
 
     def _setup(self) -> SchemeInputs:
@@ -208,3 +212,94 @@ def _check_sparse(schedule: Schedule, model: ModelParameters) -> None:
             raise OptionError("its gradient is sparse", place=place, remedy=remedy)
         if index in carried and not parameter.sparse:
             raise OptionError("its gradient is dense", place=place, remedy="build its embedding with sparse=True")
+
+
+PROBES = (1 << 20, 8 << 20)
+"""Bytes of the allreduces that tell what a message takes, the fixed part and the rate; chosen by hand: buffers on the
+way take up hundreds of KiB at once, which smaller ones would take for the wire's rate."""
+REPEATS = 5
+"""Allreduces of each size; the shortest counts, as what disturbs one only adds to it."""
+
+
+class ProbeTimes:
+    """Learning takes the times of a few iterations.
+
+    Args:
+        count: of the model's parameters.
+        iterations: that are watched; the first of them is not counted where there are more.
+    """
+
+    def __init__(self, count: int, iterations: int) -> None:
+        self.iterations, self._count = iterations, count
+        self._uses: list[dict[int, float]] = []
+        self._ready: list[dict[int, float]] = []
+        self._begin_s = self._returned_s = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether enough has been seen."""
+        return len(self._ready) >= self.iterations
+
+    def begin(self) -> None:
+        """Forward begins."""
+        self._begin_s = time.perf_counter()
+        self._uses.append({})
+        self._ready.append({})
+
+    def forward(self, indices: Sequence[int]) -> None:
+        """Forward needs parameters."""
+        used_s = time.perf_counter() - self._begin_s
+        for index in indices:
+            self._uses[-1].setdefault(index, used_s)
+
+    def end_forward(self) -> None:
+        """Forward is over."""
+        self._returned_s = time.perf_counter()
+
+    def gradient(self, index: int) -> None:
+        """A gradient comes."""
+        self._ready[-1][index] = time.perf_counter() - self._returned_s
+
+    def list_learned(self) -> list[float]:
+        """Return when each parameter is needed, then when its gradient is ready; NaN where never."""
+        return [*self._medians(self._uses), *self._medians(self._ready)]
+
+    def _medians(self, seen: Sequence[dict[int, float]]) -> list[float]:
+        kept = seen[1:] or seen
+        found = ([each[index] for each in kept if index in each] for index in range(self._count))
+        return [median(times) if times else math.nan for times in found]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedLink:
+    """What probes say of the wire: an operation takes `fixed_s`, and what it sends at the rate of an allreduce.
+
+    Attributes:
+        ranks: of the job.
+        fixed_s: seconds of an allreduce of nothing.
+        rate: bytes a second beyond, of allreduces.
+    """
+
+    ranks: int
+    fixed_s: float
+    rate: float
+
+    def __call__(self, operation: Operation, size_bytes: int) -> float:
+        """Return the seconds of an operation."""
+        share = operation.sent(self.ranks) / Operation.ALLREDUCE.sent(self.ranks) if self.ranks > 1 else 1.0
+        return self.fixed_s + size_bytes / self.rate * share
+
+
+def probe(lane: CommunicationStream, model: ModelParameters) -> tuple[float, float]:
+    """Return what is measured of the wire: seconds of an allreduce of nothing, and bytes a second beyond."""
+    device = model.tensors[0].device
+    taken = []
+    for size in PROBES:
+        tensor = torch.zeros(size // 4, device=device)
+
+        def once(tensor: torch.Tensor = tensor) -> None:
+            wait_within(lane.launch(Operation.ALLREDUCE, tensor, ()), timeout_of(lane.group))
+
+        taken.append(min(seconds_of(once, device) for _ in range(REPEATS)))
+    rate = (PROBES[1] - PROBES[0]) / max(taken[1] - taken[0], 1e-9)
+    return max(0.0, taken[0] - PROBES[0] / rate), rate
