@@ -7,7 +7,7 @@ for as long as the one that is asked about: it is given steps until it outlasts 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from statistics import median
 
@@ -23,11 +23,11 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import Communication
+from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.contention import OnBusy, Process, Processor, slow_messages
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.lanes import SharedNetwork
-from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
+from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, Workloads, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
@@ -155,7 +155,10 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], _Se
             means = [each / (len(lasts[0]) + extent.repeats) for each in steps_s]
         else:
             means = [np.mean(each, axis=0) for each in lasts]
-        found.append(np.mean(means, axis=0) if dropped else _median(means))
+        # numpy's own median imports masked arrays, which takes longer than all medians of a command.
+        ordered, count = np.sort(means, axis=0), len(means)
+        median_s = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+        found.append(np.mean(means, axis=0) if dropped else median_s)
     slowest: _Seconds = np.max(found, axis=0)
     return slowest
 
@@ -167,13 +170,6 @@ def find_repeated_s(run: JobRun, extent: SimulatedIterations, end: Callable[[int
         np.max([end(each[-2].end) - end(each[-2].start) for each in of_ranks], axis=0)
         for of_ranks in zip(*steps, strict=True)
     ]
-
-
-def _median(values: Sequence[_Seconds]) -> _Seconds:
-    """Return the median; numpy's own imports masked arrays, which takes longer than all medians of a command."""
-    ordered, count = np.sort(values, axis=0), len(values)
-    middle: _Seconds = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    return middle
 
 
 MOST_STEPS = 400
@@ -200,13 +196,13 @@ class BesideRun:
         other: the other job.
         placement: its nodes.
         calibration: of the machine; None is the priors.
-        workloads: by name, those that node templates name for their own GPUs.
+        workloads: of the job asked about, where node templates name those of their own GPUs.
     """
 
     other: JobBeside
     placement: Placement
     calibration: Calibration | None
-    workloads: dict[str, Workload]
+    workloads: Workloads
 
     def run(self, resolved: ResolvedJob, progress: Progress | None = None) -> JobRun:
         """Return the run of `resolved`, beside which the other job trains until it has ended.
@@ -236,15 +232,9 @@ class BesideRun:
         assert isinstance(workload, Workload)
         library = library_of(self.placement, options.on(workload, self.placement.topology).backend_for(workload))
         same = self.calibration is not None and self.calibration.backend == library
-        found = resolve(
-            workload,
-            self.placement,
-            options,
-            self.calibration if same else None,
-            workloads=self.workloads,
-            warm_up=0,
-            whole=False,
-        )
+        assumed, total = Assumptions(self.calibration if same else None), steps * options.period
+        extent = SimulatedIterations(0, total, total)
+        found = resolve({**self.workloads, None: workload}, self.placement, options, assumed, extent=extent)
         _refuse_groups(found, "the job beside it")
         return found
 

@@ -11,7 +11,8 @@ import pytest
 from ddpsim import BucketCaps, Options, load_topology, load_workload, plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.predict import periods_under, predict, with_assumptions
+from ddpsim.prediction.periods import periods_under, with_assumptions
+from ddpsim.prediction.predict import predict
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_resolved
@@ -107,4 +108,4 @@ def test_a_run_that_settles_late_has_the_same_period_where_nothing_changes(exact
     found = predict(Job(Model.of("vgg16").on(topology), topology, nodes=2, options=options), band=False)
     [same] = periods_under(found, [Assumptions(None)], exact=exact)
     assert same.iteration_s == pytest.approx(found.iteration_s, rel=1e-9)
-    assert with_assumptions(found, Assumptions(None)).iteration_s == pytest.approx(found.iteration_s, rel=1e-9)
+    assert with_assumptions(found.run, Assumptions(None)).iteration_s == pytest.approx(found.iteration_s, rel=1e-9)
