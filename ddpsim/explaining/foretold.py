@@ -47,11 +47,6 @@ class StepPart:
     traced_s: float
     predicted_s: float
 
-    @property
-    def error_s(self) -> float:
-        """Predicted less traced."""
-        return self.predicted_s - self.traced_s
-
 
 @dataclass(frozen=True, slots=True)
 class PredictedBreakdown:
@@ -121,7 +116,12 @@ class PredictedBreakdown:
             "inside_band": self.holds,
             "parts": {term.name: term.predicted_s for term in self.terms},
             "terms": [
-                {"name": t.name, "traced_s": t.traced_s, "predicted_s": t.predicted_s, "error_s": t.error_s}
+                {
+                    "name": t.name,
+                    "traced_s": t.traced_s,
+                    "predicted_s": t.predicted_s,
+                    "error_s": t.predicted_s - t.traced_s,
+                }
                 for t in self.terms
             ],
             "buckets": self.buckets,

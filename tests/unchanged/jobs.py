@@ -127,7 +127,7 @@ def iteration(record: Iteration) -> Digest:
         **{
             field.name: getattr(record, field.name)
             for field in dataclasses.fields(record)
-            if field.name.endswith("_s") and getattr(record, field.name) is not None
+            if field.name.endswith("_s") and isinstance(getattr(record, field.name), int | float)
         },
         "buckets": [
             [

@@ -24,8 +24,9 @@ def slower(trace: Trace, factor: float) -> Trace:
     """Stretch every measured time by `factor`."""
 
     def stretched(record: Any) -> Any:
-        times = {each.name: getattr(record, each.name) for each in fields(record) if each.name.endswith("_s")}
-        return replace(record, **{name: None if time is None else time * factor for name, time in times.items()})
+        named = (each.name for each in fields(record) if each.name.endswith("_s"))
+        times = {name: value for name in named if isinstance(value := getattr(record, name), float)}
+        return replace(record, **{name: time * factor for name, time in times.items()})
 
     records = [replace(stretched(it), buckets=tuple(map(stretched, it.buckets))) for it in trace.iterations]
     return replace(trace, iterations=records, spans=())
