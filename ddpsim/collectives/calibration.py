@@ -17,8 +17,8 @@ from ddpsim.collectives.gloo_priors import PRIORS as GLOO_PRIORS
 from ddpsim.collectives.mpi_priors import PRIORS as MPI_PRIORS
 from ddpsim.collectives.nccl_priors import PRIORS as NCCL_PRIORS
 from ddpsim.collectives.rccl_priors import PRIORS as RCCL_PRIORS
+from ddpsim.documents.fields import STATED, WRITTEN, Bounds, ByName, Rows
 from ddpsim.errors import UnknownNameError
-from ddpsim.fields import STATED, WRITTEN, Bounds, ByName, Rows
 from ddpsim.operations import Operation
 
 PRIORS: Mapping[str, tuple[Constant, ...]] = {
@@ -123,7 +123,7 @@ class Calibration:
 
     def document(self) -> dict[str, object]:
         """Return the calibration as the JSON document `ddpsim.calibration/1`."""
-        from ddpsim.documents import document_of
+        from ddpsim.documents.records import document_of
 
         found: dict[str, object] = document_of(self)
         return found

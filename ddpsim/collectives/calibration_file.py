@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddpsim.collectives.calibration import PRIORS, Calibration
 from ddpsim.collectives.constant import Constant
-from ddpsim.documents import read_as
+from ddpsim.documents.records import read_as
 from ddpsim.errors import CalibrationError
 from ddpsim.files import display_name, parse_json, read_text
 

@@ -1,4 +1,4 @@
-"""Records that have a file: read, checked and written as their dataclasses declare them (`ddpsim.fields`).
+"""Records that have a file: read, checked and written as their dataclasses declare them (`ddpsim.documents.fields`).
 
 Kinds are strict (no text for a number, no flag for a count), numbers finite. Keys that a record does not know are left
 out: a later version may have added them.
@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, ge
 from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
 
 from ddpsim.documents.errors import document_error, format_value, join_errors, problems
+from ddpsim.documents.fields import MOST_ITEMS, Bounds, ByName, Checked, Columns, Key, NotInFile, OneOf, Parsed, Rows
 from ddpsim.errors import InputError
-from ddpsim.fields import MOST_ITEMS, Bounds, ByName, Checked, Columns, Key, NotInFile, OneOf, Parsed, Rows
 
 
 class _InFile(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ddpsim.documents import join_errors, problems, quantity
+from ddpsim.documents.errors import join_errors, problems, quantity
 from ddpsim.documents.yaml_reading import line_of
 from ddpsim.errors import InputError
 from ddpsim.units import parse_arithmetic, parse_bandwidth, parse_size

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
-from ddpsim.documents import document_error, join_errors, problems
-from ddpsim.documents.errors import format_value
+from ddpsim.documents.errors import document_error, format_value, join_errors, problems
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import InputError
 from ddpsim.files import display_name, read_text

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+from ddpsim.documents.fields import STATED, WRITTEN, Amount, Bounds, Index, NotInFile
 from ddpsim.errors import InputError
-from ddpsim.fields import STATED, WRITTEN, Amount, Bounds, Index, NotInFile
 from ddpsim.strict import parse_whole_number
 from ddpsim.suboptions import flag, parse_options, value
 from ddpsim.units import parse_bandwidth, parse_size, parse_time

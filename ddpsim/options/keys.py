@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, create_model
 
-from ddpsim.documents import document_error
+from ddpsim.documents.errors import document_error
 from ddpsim.errors import InputError
 from ddpsim.options.option import Declared, list_declared
 

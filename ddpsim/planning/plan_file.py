@@ -10,9 +10,10 @@ from typing import Annotated, Any, ClassVar
 from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.caps import TorchCall
 from ddpsim.bucketing.plan import SCHEMA, check_model, custom_plan
-from ddpsim.documents import format_value, read_as
+from ddpsim.documents.errors import format_value
+from ddpsim.documents.fields import Bounds, Index
+from ddpsim.documents.records import read_as
 from ddpsim.errors import PlanError
-from ddpsim.fields import Bounds, Index
 from ddpsim.files import display_name, read_json
 
 _REMEDY = "make a plan file with `ddpsim plan -o plan.json`"

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ddpsim import shipped
-from ddpsim.documents import document_error, join_errors, problems
+from ddpsim.documents.errors import document_error, join_errors, problems
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import display_name, read_text

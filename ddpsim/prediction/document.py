@@ -13,10 +13,10 @@ from pydantic import TypeAdapter
 from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.assign import Bucket
 from ddpsim.bucketing.caps import TorchCall
-from ddpsim.documents import read_as
+from ddpsim.documents.fields import Amount, Checked, Index, Number, Text
+from ddpsim.documents.records import read_as
 from ddpsim.doubts.doubt import Ends
 from ddpsim.errors import InputError
-from ddpsim.fields import Amount, Checked, Index, Number, Text
 from ddpsim.files import display_name, read_json
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.simulated_run import SimulatedRun

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
-from ddpsim.documents import document_error, quantity
+from ddpsim.documents.errors import document_error, quantity
 from ddpsim.errors import UnknownNameError
 from ddpsim.topology.bounds import MOST_GPUS, MOST_LINKS, MOST_NODES, MOST_SOCKETS
 from ddpsim.topology.hardware import NIC_KINDS

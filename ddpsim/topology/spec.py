@@ -85,7 +85,7 @@ def _machine(node: object, place: str) -> object:
 def _validate(document: dict[str, Any], text: str, place: str) -> TopologySpec:
     from pydantic import ValidationError
 
-    from ddpsim.documents import join_errors, problems
+    from ddpsim.documents.errors import join_errors, problems
     from ddpsim.documents.yaml_reading import line_of
     from ddpsim.topology.schema import TopologySpec
 

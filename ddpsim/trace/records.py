@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
-from ddpsim.fields import MOST_ITEMS, STATED, Bounds, NotInFile, Parsed, Rows
+from ddpsim.documents.fields import MOST_ITEMS, STATED, Bounds, NotInFile, Parsed, Rows
 from ddpsim.operations import Operation
 
 HOST = "host"

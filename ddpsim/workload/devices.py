@@ -13,8 +13,8 @@ from typing import Annotated, Protocol
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import FrozenParameter
+from ddpsim.documents.fields import WRITTEN, Amount, Index, Key, Text
 from ddpsim.errors import WorkloadError
-from ddpsim.fields import WRITTEN, Amount, Index, Key, Text
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def save_workload(workload: Workload, path: str | Path) -> None:
 
 def workload_document(workload: Workload) -> dict[str, Any]:
     """Return `workload` as the JSON document `ddpsim.workload/1`."""
-    from ddpsim.documents import document_of
+    from ddpsim.documents.records import document_of
 
     found: dict[str, Any] = document_of(replace(workload, device=workload.device_label))
     return found
@@ -121,7 +121,7 @@ def workload_from(document: object, place: str) -> Workload:
     Raises:
         WorkloadError: another schema, a key missing or of the wrong kind, shapes that disagree.
     """
-    from ddpsim.documents import read_as
+    from ddpsim.documents.records import read_as
 
     read = read_as(Workload, document, place, WorkloadError, _REMEDY)
     if read.operators is not None:

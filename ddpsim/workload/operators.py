@@ -6,8 +6,8 @@ import math
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated
 
+from ddpsim.documents.fields import STATED, WRITTEN, Amount, Bounds, Checked, Columns, Count, Index, OneOf, Text
 from ddpsim.errors import WorkloadError
-from ddpsim.fields import STATED, WRITTEN, Amount, Bounds, Checked, Columns, Count, Index, OneOf, Text
 
 Product = tuple[Count, Count, Count, Count]
 """How many products of matrices, and rows, columns and depth of each."""

@@ -13,9 +13,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from ddpsim.bucketing import Parameter
-from ddpsim.documents import document_of, read_as
+from ddpsim.documents.fields import Bounds, Count, Index, Text
+from ddpsim.documents.records import document_of, read_as
 from ddpsim.errors import WorkloadError
-from ddpsim.fields import Bounds, Count, Index, Text
 from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
 from ddpsim.workload.profile import Phase, Workload
 from ddpsim.workload.times import Seconds

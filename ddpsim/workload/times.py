@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpsim.documents.fields import Parsed
 from ddpsim.errors import InputError, shorten
-from ddpsim.fields import Parsed
 
 Seconds = NDArray[np.float64]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, ClassVar
 
-from ddpsim.documents import read_as
+from ddpsim.documents.fields import Amount, Bounds, Count, Index, Text
+from ddpsim.documents.records import read_as
 from ddpsim.errors import InputError
-from ddpsim.fields import Amount, Bounds, Count, Index, Text
 from ddpsim.files import display_name, read_json
 
 _REMEDY = "make the file again with `make convergence`"

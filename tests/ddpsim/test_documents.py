@@ -9,9 +9,8 @@ from typing import Annotated, ClassVar
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ddpsim.documents import document_of, problems, read_as
-from ddpsim.errors import InputError
-from ddpsim.fields import (
+from ddpsim.documents.errors import problems
+from ddpsim.documents.fields import (
     STATED,
     WRITTEN,
     Amount,
@@ -26,6 +25,8 @@ from ddpsim.fields import (
     Rows,
     Text,
 )
+from ddpsim.documents.records import document_of, read_as
+from ddpsim.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

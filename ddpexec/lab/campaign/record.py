@@ -23,9 +23,9 @@ from typing import Any, ClassVar
 
 from ddpexec.lab.campaign.campaign import find_finished
 from ddpexec.lab.campaign.spec import Campaign, load_campaign
-from ddpsim.documents import read_as
+from ddpsim.documents.fields import Count, Text
+from ddpsim.documents.records import read_as
 from ddpsim.errors import InputError
-from ddpsim.fields import Count, Text
 from ddpsim.files import compress, file_name, json_text, read_json, write_whole
 from ddpsim.trace.json import iteration_document, iteration_from, read_trace, write_trace
 from ddpsim.trace.metrics import arrivals

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from ddpexec.lab.campaign.schema import CampaignRun, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
 from ddpexec.running.settings import RunSettings
 from ddpsim.bucketing import BucketCaps
-from ddpsim.documents import join_errors, problems
+from ddpsim.documents.errors import join_errors, problems
 from ddpsim.documents.yaml_reading import read_mapping
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import display_name, file_name, read_text

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddpsim.documents import read_as
+from ddpsim.documents.records import read_as
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
 from ddpsim.trace.records import CollectiveTimes, Iteration, Moment, Whole

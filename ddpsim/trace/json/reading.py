@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddpsim.documents import read_as
+from ddpsim.documents.records import read_as
 from ddpsim.errors import TraceError
 from ddpsim.files import read_json
 from ddpsim.trace.json.models import RankFile, RunFile, iteration_from
