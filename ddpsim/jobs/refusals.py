@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
@@ -16,15 +18,17 @@ MOST_APART = 64
 """Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
 
 
-def check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload, parts: int = 1) -> None:
+def check_templates(placement: Placement, workloads: Mapping[str | None, Workload], parts: int = 1) -> None:
     """Refuse node templates whose workload is not given, or is of another model than the one that is trained.
 
     Args:
+        workloads: by name; None is the one that is trained.
         parts: that this model is cut into.
 
     Raises:
         InputError: such a template.
     """
+    trained = workloads[None]
     for node_class in placement.classes:
         place, name = f"node template {node_class.template.name!r}", node_class.template.workload
         if name is None:

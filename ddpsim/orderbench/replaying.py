@@ -21,8 +21,9 @@ from ddpsim.order.arrivals import Arrivals
 from ddpsim.order.consensus import arrange, consensus
 from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import BenchMachine
-from ddpsim.simulation import simulate
-from ddpsim.simulation.resolve import WARM_UP
+from ddpsim.simulation.communication import Assumptions
+from ddpsim.simulation.engine import run_resolved, trace_of
+from ddpsim.simulation.resolve import WARM_UP, resolve
 from ddpsim.topology.graph import Placement
 from ddpsim.workload.iteration_profile import merge_latest, paces
 from ddpsim.workload.order_trace import OrderTrace
@@ -101,15 +102,9 @@ class Replayer:
         return self._replay(self.options, Plans(range(len(plans)), plans))
 
     def _replay(self, options: Options, plans: Plans) -> ReplayResult:
-        run = simulate(
-            self.trace.workloads[0],
-            self.placement,
-            options,
-            self.machine.calibration,
-            draws=self.draws,
-            planned=plans,
-            warm_up=WARM_UP,
-        )
+        assumed, workload = Assumptions(self.machine.calibration), self.trace.workloads[0]
+        resolved = resolve(workload, self.placement, options, assumed, drawn=(self.draws, plans))
+        run = trace_of(run_resolved(resolved))
         counted = [record for record in run.iterations if record.rank == 0]
         groups = {id(plan): plan.groups() for plan in plans.plans}
         held = [

@@ -15,8 +15,10 @@ from ddpsim.prediction.construction import Construction, construct
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import IterationProfile, Options
+from ddpsim.simulation.communication import Assumptions
+from ddpsim.simulation.engine import run_resolved
 from ddpsim.simulation.record import iterations_of
-from ddpsim.simulation.resolve import WARM_UP
+from ddpsim.simulation.resolve import WARM_UP, SimulatedIterations, resolve
 from ddpsim.trace.records import Iteration
 
 STEADY = 0.01
@@ -136,14 +138,22 @@ def predict_first_iterations(prediction: Prediction, count: int) -> FirstIterati
     run = prediction.run
     # Of the last one messages may be in flight, which a period more sees to their end.
     periods = math.ceil(count / run.options.period) + 1
-    options = replace(run.options, order=_order(run.options), iterations=periods)
-    began = run.under(options, warm_up=0, whole=False)
+    options, total = replace(run.options, order=_order(run.options)), periods * run.options.period
+    began = run.under(options, extent=SimulatedIterations(0, total, total))
     iterations = iterations_of(began.graph, began.graph.ranks[0], began.times)[:count]
     plans = began.settings[0].plans.plan
-    last = Plans([0], [plans(count - 1)])
     shift = WARM_UP * run.options.period
     later = [replace(draw, pace=partial(_shift_draw, draw, shift)) for draw in began.draws]
-    steady = run.under(began.job.options, whole=False, draws=later, planned=last)
+    steady = run_resolved(
+        resolve(
+            run.workloads,
+            run.placement,
+            began.job.options,
+            Assumptions(run.calibration),
+            extent=SimulatedIterations(shift, shift + total, shift + total),
+            drawn=(later, Plans([0], [plans(count - 1)])),
+        )
+    )
     compared = zip(iterations, iterations_of(steady.graph, steady.graph.ranks[0], steady.times)[shift:], strict=False)
     rebuilt = {k for k in range(1, count) if plans(k).groups() != plans(k - 1).groups()}
     found = [FirstIteration(it, then.iteration_s, len(it.buckets), it.index in rebuilt) for it, then in compared]

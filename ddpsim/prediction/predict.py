@@ -207,19 +207,12 @@ def with_assumptions(
     options: Options | None = None,
 ) -> Summary:
     """Return what a step of `prediction` takes, with its parts, under other assumptions, and other options if given."""
-    options = options or prediction.options
-    scaled = replace(
-        options,
-        comm="noop" if assumptions.silent else options.comm,
-        scale_compute=options.scale_compute * assumptions.compute,
-        stragglers={rank: assumptions.straggler(factor) for rank, factor in options.stragglers.items()},
-        straggling=options.straggling if assumptions.excess else None,
-    )
-    scaled, warm_up = shorten_run(scaled, prediction.workload)
-    scaled, repeats = leave_out_repeated(scaled, prediction.workload)
-    ran = prediction.run.under(scaled, assumptions, progress, warm_up=warm_up, whole=False, repeats=repeats)
+    run, options = prediction.run, options or prediction.options
+    brief, extent = shorten_run(assumptions.scale(options), prediction.workload)
+    options = replace(options, accumulate=brief.accumulate)
+    ran = run.under(options, assumptions, extent=run.counted(brief, extent), progress=progress)
     if not is_settled(ran):
-        ran = prediction.run.under(scaled, assumptions, progress, whole=False)
+        ran = run.under(options, assumptions, extent=run.counted(brief), progress=progress)
     return summarise(trace_of(ran))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Unpack
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import Simulated, plan_of, run_job, run_resolved, trace_of
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.job_run import JobRun, period_of
-from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, with_buckets
+from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, Workloads, with_buckets
 from ddpsim.simulation.run import Progress
 from ddpsim.simulation.scheduling import schedule_of, schedule_of_buckets
 from ddpsim.topology.graph import Cluster, Placement
@@ -126,9 +125,8 @@ class SimulatedRun:
             if resolved is not None:
                 ran = run_resolved(resolved, progress)
             else:
-                options, warm_up = shorten_run(self.options, self.workload)
-                options, repeats = leave_out_repeated(options, self.workload)
-                ran = self.under(options, progress=progress, warm_up=warm_up, repeats=repeats)
+                options, extent = shorten_run(self.options, self.workload)
+                ran = self.under(options, extent=extent, progress=progress)
             # What has not settled is run as long as a trace is: whoever asks is told the same period.
             self._ran = ran if is_settled(ran) else self.whole(progress)
         return self._ran
@@ -257,35 +255,47 @@ class SimulatedRun:
         return run_again(ran, self._extent(ran), assumed, None if self._order is None else self._order.graph)
 
     def _extent(self, ran: JobRun) -> SimulatedIterations:
-        brief, warm_up = shorten_run(self.options, self.workload)
-        brief = replace(brief, accumulate=ran.job.options.accumulate)
-        iterations = FEW_APART if self.by_few else max(brief.iterations_of(kind.workload) for kind in ran.kinds)
-        repeats = ran.extent.repeats
-        short = SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False, repeats=repeats)
+        options, extent = shorten_run(self.options, self.workload)
+        if self.by_few:
+            extent = SimulatedIterations.of(options, FEW_APART, repeats=ran.extent.repeats)
+        short = self.counted(options, extent).fit(options, ran.schedule)
         # A slow host may fall behind by less each iteration: then the short run has not reached the steady period yet,
         # and the iterations of the whole run are read.
-        settled = self.by_few or repeats or abs(_period_s(ran, short) / _period_s(ran) - 1) <= _SAME
+        settled = self.by_few or short.repeats or abs(_period_s(ran, short) / _period_s(ran) - 1) <= _SAME
         return short if settled else ran.extent
+
+    def counted(self, options: Options, extent: SimulatedIterations | None = None) -> SimulatedIterations:
+        """Return `extent`, or that of all iterations that `options` ask for, without what sees messages to their end.
+
+        They change no period.
+        """
+        if extent is None:
+            extent = SimulatedIterations.of(
+                options, max(options.iterations_of(kind.workload) for kind in self.short().kinds)
+            )
+        return replace(extent, total=extent.end)
 
     def under(
         self,
         options: Options,
         assumed: Assumptions | None = None,
+        *,
+        extent: SimulatedIterations | None = None,
         progress: Progress | None = None,
-        **given: Unpack[JobConditions],
     ) -> JobRun:
         """Return another run of the same ranks, with other options or under other assumptions.
 
         Args:
-            assumed: what links, transport, host and DDP's own work take; a factor on the device is an option.
-            progress, given: as those of `run_job`.
+            assumed: what links, transport, host and DDP's own work take; None is what is in force.
+            extent, progress: as those of `run_job`.
         """
         assumed = assumed or Assumptions(self.calibration)
-        given["workloads"] = workloads_on(self.placement, self.options)
-        given["wire_factor"], given["latency"] = assumed.wire_factor, assumed.latency
-        given["input"], given["host"] = assumed.input, assumed.host
-        placement = assumed.on(self.placement)
-        return run_job(self.workload, placement, options, assumed.calibration, progress=progress, **given)
+        return run_job(self.workloads, self.placement, options, assumed, extent=extent, progress=progress)
+
+    @property
+    def workloads(self) -> Workloads:
+        """What its ranks replay."""
+        return {**workloads_on(self.placement, self.options), None: self.workload}
 
 
 def _period_s(ran: JobRun, extent: SimulatedIterations | None = None) -> float:
@@ -302,12 +312,18 @@ def is_settled(ran: JobRun) -> bool:
     return abs(_period_s(ran) - before_s) <= _SAME * before_s
 
 
-def shorten_run(options: Options, workload: Workload) -> tuple[Options, int]:
-    """Return options and warm-up that tell the period alone: of iterations that are all alike one, once settled.
+def shorten_run(options: Options, workload: Workload) -> tuple[Options, SimulatedIterations | None]:
+    """Return options and iterations that tell the period alone; None are all.
 
-    Where batches are loaded ahead, it takes as long as it takes until none is left of those loaded before the first.
+    Of iterations that are all alike it is one, once settled. Where batches are loaded ahead, it takes as long as it
+    takes until none is left of those loaded before the first.
     """
-    return (replace(options, iterations=1), _SETTLED) if _are_alike(options, workload) else (options, WARM_UP)
+    brief, repeats = leave_out_repeated(options, workload)
+    if _are_alike(options, workload):
+        return brief, SimulatedIterations.of(brief, 1, _SETTLED, repeats)
+    if repeats:
+        return brief, SimulatedIterations.of(brief, options.iterations_of(workload), repeats=repeats)
+    return options, None
 
 
 def leave_out_repeated(options: Options, workload: Workload) -> tuple[Options, int]:
@@ -327,7 +343,7 @@ def _are_alike(options: Options, workload: Workload) -> bool:
     return options.iterations is None and options.order is None and options.iterations_of(workload) == 2 and not ahead
 
 
-def workloads_on(placement: Placement, options: Options) -> dict[str, Workload]:
+def workloads_on(placement: Placement, options: Options) -> dict[str | None, Workload]:
     """Return by name the workloads of node templates that have their own."""
     named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
     return {name: replay_on(placement.topology, load_workload(name), options) for name in named}

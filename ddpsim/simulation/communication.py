@@ -88,6 +88,18 @@ class Assumptions:
         """Return `placement` with its links' rates as they are assumed."""
         return with_faster_links(placement, self.links, self.link_rate) if self.links else placement
 
+    def scale(self, options: Options) -> Options:
+        """Return `options` with the pace of devices, and whether ranks communicate, as they are assumed."""
+        if (self.compute, self.silent, self.excess) == (1, False, 1):
+            return options
+        return replace(
+            options,
+            comm="noop" if self.silent else options.comm,
+            scale_compute=options.scale_compute * self.compute,
+            stragglers={rank: self.straggler(factor) for rank, factor in options.stragglers.items()},
+            straggling=options.straggling if self.excess else None,
+        )
+
     def straggler(self, factor: float) -> float:
         """Return the factor on a rank's computing time that is `factor` as asked for."""
         return 1 + (factor - 1) * self.excess

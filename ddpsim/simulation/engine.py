@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import simpy
@@ -19,13 +19,22 @@ from ddpsim.network.fairness import alone_s
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import Copy, StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, find_repeated_s, start
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
-from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, resolve, resolve_alone, slot_of
+from ddpsim.simulation.resolve import (
+    WARM_UP,
+    ResolvedJob,
+    SimulatedIterations,
+    Workloads,
+    placements,
+    resolve,
+    resolve_alone,
+    slot_of,
+)
 from ddpsim.simulation.run import GraphRun, Progress, report
-from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
 from ddpsim.trace.records import Iteration, PathSpan, Trace, spans_of
@@ -52,48 +61,42 @@ def simulate(
     options: Options,
     calibration: Calibration | None = None,
     *,
-    progress: Progress | None = None,
-    path: bool = False,
-    **given: Unpack[JobConditions],
+    extent: SimulatedIterations | None = None,
 ) -> Simulated:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
     Args:
-        path: whether to find what the iterations wait for.
-        workload, placement, options, calibration, progress, given: as those of `run_job`.
+        workload, placement, options, extent: as those of `resolve`.
+        calibration: constants of the transport and of DDP's own costs; None takes the documented priors.
     """
-    return trace_of(run_job(workload, placement, options, calibration, progress=progress, **given), path=path)
+    return trace_of(run_job(workload, placement, options, Assumptions(calibration), extent=extent))
 
 
 def run_job(
-    workload: Workload,
+    workload: Workload | Workloads,
     placement: Placement,
     options: Options,
-    calibration: Calibration | None = None,
+    assumed: Assumptions | None = None,
     *,
+    extent: SimulatedIterations | None = None,
     progress: Progress | None = None,
-    **given: Unpack[JobConditions],
 ) -> JobRun:
     """Simulate training and return the run.
 
     Args:
-        workload: one rank's iteration without communication.
-        placement: which ranks, where.
-        options: of the run.
-        calibration: constants of the transport and of DDP's own costs; None takes the documented priors.
+        workload, placement, options, assumed, extent: as those of `resolve`.
         progress: called with the iterations done by the first rank, and how many there are.
-        given: what else it rests on.
 
     Raises:
         InputError, CalibrationError, PlanError: as `resolve`.
     """
-    beside, other = None, options.beside
-    if other is not None:
-        placement, others = place_beside(placement, other.nodes, other.gpus_per_node, alternate=other.alternate)
-        if options.disturbed and options.comm == "real":
-            beside = BesideRun(other, others, calibration, given.get("workloads", {}))
-    resolved = resolve(workload, placement, options, calibration, **given)
-    return run_resolved(resolved, progress) if beside is None else beside.run(resolved, progress)
+    assumed, other = assumed or Assumptions(), options.beside
+    resolved = resolve(workload, placement, options, assumed, extent=extent)
+    if other is None or other.idle or resolved.job.options.comm != "real":
+        return run_resolved(resolved, progress)
+    _, others = placements(assumed.on(placement), other)
+    workloads: Workloads = {None: workload} if isinstance(workload, Workload) else workload
+    return BesideRun(other, others, assumed.calibration, workloads).run(resolved, progress)
 
 
 def run_resolved(resolved: ResolvedJob, progress: Progress | None = None) -> JobRun:

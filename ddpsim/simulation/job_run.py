@@ -23,11 +23,11 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import Communication
+from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.contention import OnBusy, Process, Processor, slow_messages
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.lanes import SharedNetwork
-from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
+from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, Workloads, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
@@ -200,13 +200,13 @@ class BesideRun:
         other: the other job.
         placement: its nodes.
         calibration: of the machine; None is the priors.
-        workloads: by name, those that node templates name for their own GPUs.
+        workloads: of the job asked about, where node templates name those of their own GPUs.
     """
 
     other: JobBeside
     placement: Placement
     calibration: Calibration | None
-    workloads: dict[str, Workload]
+    workloads: Workloads
 
     def run(self, resolved: ResolvedJob, progress: Progress | None = None) -> JobRun:
         """Return the run of `resolved`, beside which the other job trains until it has ended.
@@ -236,15 +236,9 @@ class BesideRun:
         assert isinstance(workload, Workload)
         library = library_of(self.placement, options.on(workload, self.placement.topology).backend_for(workload))
         same = self.calibration is not None and self.calibration.backend == library
-        found = resolve(
-            workload,
-            self.placement,
-            options,
-            self.calibration if same else None,
-            workloads=self.workloads,
-            warm_up=0,
-            whole=False,
-        )
+        assumed, total = Assumptions(self.calibration if same else None), steps * options.period
+        extent = SimulatedIterations(0, total, total)
+        found = resolve({**self.workloads, None: workload}, self.placement, options, assumed, extent=extent)
         _refuse_groups(found, "the job beside it")
         return found
 

@@ -5,17 +5,17 @@ Below, nothing looks a GPU up, judges what was asked for, or asks what kind of c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import TypedDict, Unpack
 
 import simpy
 
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.copies import byte_copy_s
+from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.device_split import check_devices
 from ddpsim.jobs.graph_cuts import split_into_graphs
 from ddpsim.jobs.job_options import NO_INPUT
@@ -27,7 +27,7 @@ from ddpsim.jobs.stages import ModelPart, pace_of_part
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.communication import JobResources, WireFactor
+from ddpsim.simulation.communication import Assumptions, JobResources
 from ddpsim.simulation.ddp_costs import CodecCosts, Costs
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.lanes import check_layer_groups
@@ -41,6 +41,7 @@ from ddpsim.simulation.scheduling import (
     schedule_of,
 )
 from ddpsim.simulation.setting import NOTHING, RankConfiguration
+from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
@@ -72,27 +73,24 @@ class SimulatedIterations:
     repeats: int = 0
 
     @classmethod
-    def of(
-        cls,
-        options: Options,
-        iterations: int,
-        warm_up: int,
-        schedule: Schedule,
-        *,
-        whole: bool,
-        repeats: int = 0,
-    ) -> SimulatedIterations:
+    def of(cls, options: Options, periods: int, warm_up: int = WARM_UP, repeats: int = 0) -> SimulatedIterations:
         """Return the extent of a run that counts so many periods, each of which sends the same.
 
-        A scheme's last iteration leaves messages in flight, which one period more sees to their end: the reducer's are
-        awaited by the end of backward, and the last step of a pipeline by all its ranks. Where forward makes updates,
-        it takes `WARM_UP` until periods are alike.
+        One more is simulated, which sees to their end messages that the last one leaves in flight.
         """
-        if schedule.update != "after_backward":
-            warm_up = max(warm_up, WARM_UP)
-        begin, end = warm_up * options.period, (warm_up + iterations) * options.period
-        over = options.period if whole and options.fixed_schedule and schedule.place is None else 0
-        return cls(begin, end, end + over, repeats)
+        begin, end = warm_up * options.period, (warm_up + periods) * options.period
+        return cls(begin, end, end + options.period, repeats)
+
+    def fit(self, options: Options, schedule: Schedule) -> SimulatedIterations:
+        """Return the extent of the same periods of a schedule.
+
+        Where forward makes updates, it takes `WARM_UP` until periods are alike. The reducer leaves nothing in flight,
+        which is awaited by the end of backward, nor does a pipeline, whose last step all its ranks await.
+        """
+        later = 0 if schedule.update == "after_backward" else max(0, WARM_UP * options.period - self.begin)
+        in_flight = options.fixed_schedule and schedule.place is None
+        begin, end = self.begin + later, self.end + later
+        return SimulatedIterations(begin, end, self.total + later if in_flight else end, self.repeats)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,45 +119,31 @@ class ResolvedJob:
         return self.settings[0].scheduled(0).schedule
 
 
-class JobConditions(TypedDict, total=False):
-    """What else a simulated job may rest on, by name.
+Workloads = Mapping[str | None, Workload]
+"""What ranks replay, by the workload that their node template names for its own GPUs; None is that of all others."""
 
-    Attributes:
-        workloads: by name, those that node templates name for their own GPUs.
-        wire_factor: factor on the time of a collective of some bytes: an end of a calibration's band.
-        latency: factor on the time of collectives in which none of their bytes are on links.
-        input: as that of `Assumptions`.
-        host: factor on what the host spends on the step itself; what DDP costs it stays.
-        every_rank: simulate each rank as itself instead of one of each kind and the latest of the others; devices then
-            do not spread.
-        warm_up: iterations simulated before those that count; no fewer than `WARM_UP` where forward makes updates.
-        whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
-        draws: who stands for which ranks, in place of what is drawn for each kind; see `representatives`.
-        planned: buckets by iteration, in place of those of the options.
-        repeats: how many more micro-batches a step has than the options say, each as long as the last but one.
-    """
-
-    workloads: dict[str, Workload]
-    wire_factor: WireFactor | None
-    latency: float
-    input: float
-    host: float
-    every_rank: bool
-    warm_up: int
-    whole: bool
-    draws: Sequence[SimulatedRank] | None
-    planned: Plans | None
-    repeats: int
+Drawn = tuple[Sequence[SimulatedRank], Plans]
+"""What has been drawn already: who is simulated for which ranks, and the buckets of each iteration."""
 
 
 def resolve(
-    workload: Workload,
+    workload: Workload | Workloads,
     placement: Placement,
     options: Options,
-    calibration: Calibration | None = None,
-    **given: Unpack[JobConditions],
+    assumed: Assumptions | None = None,
+    *,
+    extent: SimulatedIterations | None = None,
+    drawn: Drawn | None = None,
 ) -> ResolvedJob:
-    """Return all that a step rests on; arguments are those of `ddpsim.simulation.engine.run_job`.
+    """Return all that a step rests on.
+
+    Args:
+        workload: one rank's iteration without communication, or several by node template.
+        placement: which ranks, where.
+        options: of the run.
+        assumed: constants in force, and what else is taken as given; None is what the priors say.
+        extent: which iterations are simulated, fitted to what is sent; None is all that were asked for after `WARM_UP`.
+        drawn: in place of what is drawn for each kind of rank, and of the options' buckets.
 
     Raises:
         InputError: what cannot be: options that do not fit the workload or the ranks, a template's workload that is not
@@ -168,7 +152,12 @@ def resolve(
         CalibrationError: a calibration of another backend.
         PlanError: a schedule that cannot be carried out.
     """
-    workloads, planned = given.get("workloads", {}), given.get("planned")
+    workloads: Workloads = {None: workload} if isinstance(workload, Workload) else workload
+    workload, assumed = workloads[None], assumed or Assumptions()
+    calibration, options = assumed.calibration, assumed.scale(options)
+    placement = assumed.on(placement)
+    if options.beside is not None:
+        placement, _ = placements(placement, options.beside)
     options.check(workload)
     options.check_ranks(placement.world_size)
     if options.fixed_schedule:
@@ -176,18 +165,19 @@ def resolve(
         check_layer_groups(placement, options.expert_parallel, "expert_parallel")
         near = options.cut.near_ranks(placement.world_size, options.tensor_parallel)
         check_layer_groups(placement, near, "pipeline")
-    check_templates(placement, workloads, workload, options.cut.stages)
+    check_templates(placement, workloads, options.cut.stages)
     check_devices(workload, placement, options)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
     costs = Costs.of(backend, calibration, gpu, scale_host=options.scale_host)
     costs_of = partial(Costs.of, backend, calibration, terms=True, scale_host=options.scale_host)
-    options = replace(options, scale_host=options.scale_host * given.get("host", 1.0))
+    options = replace(options, scale_host=options.scale_host * assumed.host)
     parts = options.parts(workload)
-    kinds = list(_kinds_of(workload, placement, options, workloads, costs, parts))
-    if given.get("every_rank") or not options.ranks_meet:
+    kinds = list(_kinds_of(workloads, placement, options, costs, parts))
+    if not options.ranks_meet:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
+    draws, planned = ([], None) if drawn is None else drawn
     schedules, ranks = [NOTHING.schedule], placement.world_size
     if options.fixed_schedule:
         schedules.clear()
@@ -197,15 +187,15 @@ def resolve(
             schedules.append(schedule_of(options, first, plan, placement, backend, calibration, part.place))
             check_schedule(schedules[-1], placement, backend, options, one_thread=first.one_clock)
     schedule = schedules[0]
-    iterations = max(options.iterations_of(kind.workload) for kind in kinds)
-    warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
-    repeats = given.get("repeats", 0)
-    extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole, repeats=repeats)
-    check_extent(extent.end + iterations * repeats, len(kinds[0].workload.parameters), len(kinds))
-    drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
-    settings = list(_settings_of(drawn, parts, ranks, options, costs_of, extent.total, planned))
-    if (factor := given.get("input", 1.0)) != 1:
-        settings = [each.with_input(factor) for each in settings]
+    if extent is None:
+        extent = SimulatedIterations.of(options, max(options.iterations_of(kind.workload) for kind in kinds))
+    extent = extent.fit(options, schedule)
+    repeated = (extent.end - extent.begin) // options.period * extent.repeats
+    check_extent(extent.end + repeated, len(kinds[0].workload.parameters), len(kinds))
+    draws = draws or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
+    settings = list(_settings_of(draws, parts, ranks, options, costs_of, extent.total, planned))
+    if assumed.input != 1:
+        settings = [each.with_input(assumed.input) for each in settings]
     if not options.fixed_schedule:
         settings = carry_out(settings, partial(BucketSchedules, gloo=backend == "gloo"))
     else:
@@ -214,11 +204,14 @@ def resolve(
             settings = [merge_ranks(each, ranks) for each in settings]
         make = partial(make_ready, lanes=lanes_of(schedules), gloo=backend == "gloo", host_copy_s=copy_s)
         settings = carry_out(settings, lambda each: in_every_iteration(make(schedules[each.part.place], each)))
-    job = JobResources(
-        placement, options, calibration, backend, costs, gpu, given.get("wire_factor"), given.get("latency", 1.0)
-    )
+    job = JobResources(placement, options, calibration, backend, costs, gpu, assumed.wire_factor, assumed.latency)
     _check_transports(job, settings[0], extent)
-    return ResolvedJob(job, workload, kinds, drawn, settings, extent)
+    return ResolvedJob(job, workload, kinds, draws, settings, extent)
+
+
+def placements(placement: Placement, other: JobBeside) -> tuple[Placement, Placement]:
+    """Return where a job is beside another, and where that is."""
+    return place_beside(placement, other.nodes, other.gpus_per_node, alternate=other.alternate)
 
 
 def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None) -> ResolvedJob | None:
@@ -269,16 +262,11 @@ def slot_of(workload: Workload) -> float:
 
 
 def _kinds_of(
-    workload: Workload,
-    placement: Placement,
-    options: Options,
-    workloads: dict[str, Workload],
-    costs: Costs,
-    parts: Sequence[ModelPart],
+    workloads: Workloads, placement: Placement, options: Options, costs: Costs, parts: Sequence[ModelPart]
 ) -> Iterator[RankKind]:
     """Yield the ranks by workload, straggler factor, unused parameters and part of the model, lowest rank first."""
     trainers = scheme_named(options.scheme).trainers(placement.world_size, placement.gpus_per_node)
-    unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
+    unused = {rank: options.unused_by(rank, workloads[None].parameters) for rank in options.unused}
     nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
     members: dict[tuple[str | None, float, frozenset[int], int], list[int]] = {}
     for node_class in placement.classes:
@@ -294,7 +282,7 @@ def _kinds_of(
                 kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset()), place
                 members.setdefault(kind, []).append(rank)
     for (name, factor, unused_here, place), ranks in sorted(members.items(), key=lambda each: min(each[1])):
-        source = workload if name is None else workloads[name]
+        source = workloads[name]
         beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not source.timed
         shared = costs.shared_compute_slowdown if beside_others else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)

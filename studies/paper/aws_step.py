@@ -78,11 +78,14 @@ class AwsStep:
         )
 
     def _trace(self, workload: Workload) -> Simulated:
-        from ddpsim.simulation import simulate
+        from ddpsim.simulation.engine import run_job, trace_of
         from ddpsim.topology.placement import place
 
-        others = {} if self.other is None else {self.other: step_of(self.other, self.batch, None)}
-        return simulate(workload, place(self._cluster(), self.nodes, None), self._options(), workloads=others)
+        replayed: dict[str | None, Workload] = {None: workload}
+        if self.other is not None:
+            replayed[self.other] = step_of(self.other, self.batch, None)
+        placement = place(self._cluster(), self.nodes, None)
+        return trace_of(run_job(replayed, placement, self._options()))
 
     def _cluster(self) -> Cluster:
         from ddpsim.topology.spec import load_topology, parse_topology

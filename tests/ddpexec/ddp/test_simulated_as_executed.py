@@ -15,13 +15,15 @@ from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.bucketing.drop import aligned_plan
 from ddpsim.jobs import representatives
-from ddpsim.simulation import Options, simulate
+from ddpsim.simulation import Options
+from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Phase
 from ddpsim.workload.iteration_profile import paces
 from tests.ddpexec.ddp.test_order import CAP, Branches
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.small import small_workload
+from tests.ddpsim.simulation.builders import every_rank
 
 COUNT, ITERATIONS = 7, 9
 CAPS = BucketCaps(bucket_cap_mb=CAP)
@@ -47,8 +49,8 @@ def simulated(monkeypatch, orders_by_rank, **options):
     recorded = [paces(workload_of(orders)) for orders in orders_by_rank]
     monkeypatch.setattr(representatives, "draw_own", lambda kind, seed, total: recorded[kind.first].__getitem__)
     placement = load_topology("loopback").place(1, len(orders_by_rank))
-    given = Options(backend="gloo", iterations=ITERATIONS, **options)
-    trace = simulate(workload_of(orders_by_rank[0]), placement, given, every_rank=True, warm_up=0)
+    given, extent = Options(backend="gloo", **options), SimulatedIterations(0, ITERATIONS, ITERATIONS)
+    trace = every_rank(workload_of(orders_by_rank[0]), placement, given, extent)
     return [trace.of_rank(rank) for rank in trace.ranks]
 
 

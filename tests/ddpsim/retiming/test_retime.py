@@ -55,11 +55,7 @@ def both_s(
     retimed = periods_s(ran, ran.extent, ends)
 
     def simulated(end: Assumptions) -> float:
-        scaled = replace(options, scale_compute=end.compute)
-        trace = trace_of(
-            run_job(source, placement, scaled, end.calibration, wire_factor=end.wire_factor, host=end.host)
-        )
-        return summarise(trace).iteration_s
+        return summarise(trace_of(run_job(source, placement, options, end))).iteration_s
 
     return [(told, simulated(end)) for told, end in zip(retimed, ends, strict=True)]
 
@@ -96,10 +92,9 @@ def test_where_nothing_contends_it_is_exact() -> None:
     source = workload(device="V100", gradients=24, size=1_000_000, host_share=0.8)
     ends = [replace(end, calibration=ALIKE) for end in ENDS]
     placement = load_topology("dgx-1v").place(2)
-    ran = run_job(source, placement, Options(iterations=1), ALIKE)
+    ran = run_job(source, placement, Options(iterations=1), Assumptions(ALIKE))
     for told, end in zip(periods_s(ran, ran.extent, ends), ends, strict=True):
-        scaled = Options(iterations=1, scale_compute=end.compute)
-        again = run_job(source, placement, scaled, ALIKE, wire_factor=end.wire_factor, host=end.host)
+        again = run_job(source, placement, Options(iterations=1), end)
         assert told == pytest.approx(summarise(trace_of(again)).iteration_s, rel=1e-9)
 
 
@@ -152,7 +147,7 @@ def test_ranks_whose_messages_fill_the_links_are_retimed_where_no_message_moves(
 def test_messages_that_wait_for_the_stream_are_no_later_for_that() -> None:
     priors = PRIORS.with_values({"nccl.ddp.late_kernels": 20.0}, source="given")
     source, placement = workload(device="V100", gradients=24, size=8_000_000), load_topology("dgx-1v").place(2)
-    ran = run_job(source, placement, Options(iterations=1), priors)
+    ran = run_job(source, placement, Options(iterations=1), Assumptions(priors))
     [told_s] = periods_s(ran, ran.extent, [Assumptions(priors)])
     assert told_s == pytest.approx(summarise(trace_of(ran)).iteration_s, rel=1e-9)
 
@@ -164,12 +159,12 @@ def test_other_transports_are_retimed_where_nothing_shares_links_and_nccl_choose
     constants = PRIORS.with_values({"nccl.efficiency.net.simple": 0.4}, source="given")
     found = periods_s(ran, ran.extent, [Assumptions(constants), LATER])
     assert summarise(trace_of(ran)).iteration_s < found[0]
-    later = run_job(source, placement, Options(iterations=1), latency=3.0)
-    lossy = run_job(source, placement, Options(iterations=1), constants)
+    later = run_job(source, placement, Options(iterations=1), LATER)
+    lossy = run_job(source, placement, Options(iterations=1), Assumptions(constants))
     for told_s, anew in zip(found, (lossy, later), strict=True):
         assert told_s == pytest.approx(summarise(trace_of(anew)).iteration_s, rel=5e-3)
     [slower] = periods_s(ran, ran.extent, [SLOWER_NICS])
-    nics = run_job(source, SLOWER_NICS.on(placement), Options(iterations=1))
+    nics = run_job(source, placement, Options(iterations=1), SLOWER_NICS)
     assert slower is None or slower == pytest.approx(summarise(trace_of(nics)).iteration_s, rel=5e-3)
     several = run_job(source, placement, Options(iterations=1, process_groups=2))
     assert periods_s(several, several.extent, [SLOWER_NICS, LATER]) == [None, None]
@@ -232,11 +227,7 @@ def test_a_graph_that_is_run_again_is_the_run_that_is_built_anew(
     ends += [] if "compression" in options else [Assumptions(silent=True)]
     ends += [SLOWER_NICS, LATER]
     for told_s, end in zip(run_again(ran, ran.extent, ends), ends, strict=True):
-        comm = "noop" if end.silent else "real"
-        scaled = replace(asked, scale_compute=end.compute, comm=comm)
-        there = end.on(placement)
-        factors = {"wire_factor": end.wire_factor, "latency": end.latency, "host": end.host}
-        anew = trace_of(run_job(source, there, scaled, end.calibration, **factors))
+        anew = trace_of(run_job(source, placement, asked, end))
         assert told_s == pytest.approx(summarise(anew).iteration_s, rel=1e-9)
 
 

@@ -7,8 +7,13 @@ import simpy
 
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.execute import Collectives
+from ddpsim.jobs.plans import plans_of
+from ddpsim.jobs.representatives import draws_of
 from ddpsim.operations import Operation
+from ddpsim.simulation import Options, Simulated
 from ddpsim.simulation.ddp_costs import remove_overlap_costs
+from ddpsim.simulation.engine import run_resolved, trace_of
+from ddpsim.simulation.resolve import SimulatedIterations, Workloads, resolve
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
@@ -66,6 +71,20 @@ def wire_s(
 ) -> float:
     """Return what a collective takes that is alone on the wire."""
     return Collectives(simpy.Environment(), placement, backend=backend).estimate_s(size_bytes, operation)
+
+
+def every_rank(
+    source: Workload | Workloads, placement: Placement, options: Options, extent: SimulatedIterations | None = None
+) -> Simulated:
+    """Return the trace of a job each of whose ranks is simulated as itself; devices then do not spread."""
+    usual = resolve(source, placement, options, extent=extent)
+    asked, total, cycle = usual.job.options, usual.extent.total, usual.job.options.sync_every
+    alone = [(rank, replace(kind, ranks=[rank])) for kind in usual.kinds for rank in kind.ranks]
+    kinds = [kind for _, kind in sorted(alone, key=lambda each: each[0])]
+    draws = [draw for kind in kinds for draw in draws_of(kind, asked, total, placement.world_size)]
+    seen = [view for draw in draws for view in draw.seen]
+    plans = plans_of(asked, kinds[0].workload, seen, range(cycle - 1, total, cycle), total)
+    return trace_of(run_resolved(resolve(source, placement, options, extent=extent, drawn=(draws, plans))))
 
 
 def period(trace: Trace) -> float:

@@ -13,7 +13,7 @@ from ddpsim.errors import InputError, TopologyError
 from ddpsim.operations import Operation
 from ddpsim.prediction.memory import Memory
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.communication import Communication
+from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.engine import run_job
 from ddpsim.topology.placement import place
 from ddpsim.topology.spec import load_topology
@@ -97,7 +97,7 @@ def test_buckets_are_of_one_device_each_and_are_summed_among_its_gpus_of_all_ran
 def test_whichever_rank_is_busy_slows_what_each_device_of_all_ranks_sends(monkeypatch):
     asked, own = [], Communication.on_busy
     monkeypatch.setattr(Communication, "on_busy", lambda shared, lanes=None: asked.append(lanes) or own(shared, lanes))
-    run_job(on_devices(), place(MACHINE, 2, 8, 2), Options(stragglers={1: 1.3}), ALIKE)
+    run_job(on_devices(), place(MACHINE, 2, 8, 2), Options(stragglers={1: 1.3}), Assumptions(ALIKE))
     assert asked == [(0,), (1,)]
 
 
@@ -189,7 +189,7 @@ def test_all_fidelities_that_tell_of_flows_agree_where_nothing_is_shared(fidelit
 def test_buffers_are_broadcast_on_the_device_that_they_are_on():
     source = on_devices(buffers=4)
     source = replace(source, buffers=tuple(replace(b, device=f"cuda:{n % 2}") for n, b in enumerate(source.buffers)))
-    ran = run_job(source, place(MACHINE, 1, 8, 2), Options(), ALIKE)
+    ran = run_job(source, place(MACHINE, 1, 8, 2), Options(), Assumptions(ALIKE))
     sent = [(each.lane, each.size_bytes) for each in ran.graph.collectives.values() if each.operation == "buffers"]
     assert set(sent) == {(0, 2 * 64 * 4), (1, 2 * 64 * 4)}
 

@@ -18,7 +18,7 @@ from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.graph import Collective
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Buffer
-from tests.ddpsim.simulation.builders import period, place, wire_s, workload
+from tests.ddpsim.simulation.builders import every_rank, period, place, wire_s, workload
 from tests.profile import examples
 
 ONE_BUCKET = BucketCaps(bucket_cap_mb=1000)
@@ -98,7 +98,7 @@ def test_rank_0_and_the_latest_of_the_others_stand_for_every_rank(device, ranks,
     source = workload(device=device, iterations=12, jitter=0.5)
     given = options(caps=BucketCaps(bucket_cap_mb=2), iterations=60, accumulate=cycle, sync=sync)
     placement = place(ranks=ranks)
-    two, every = (period(simulate(source, placement, given, every_rank=every)) for every in (False, True))
+    two, every = (period(simulated(source, placement, given)) for simulated in (simulate, every_rank))
     assert two == pytest.approx(every, rel=0.01)
     alone = fmean(it.iteration_s for it in simulate_local(source, given))
     assert every > alone * 1.02  # the maximum over ranks, not the mean
@@ -248,7 +248,7 @@ def test_a_stragglers_cost_is_exposed_skew_and_not_wire_time(device):
     source, placement = workload(device=device, size=2_000_000), place()
     wire = wire_s(placement, source.gradient_bytes)
     for stragglers, skew in (({}, 0.0), ({1: 1.5}, 0.5 * 0.12)):
-        trace = simulate(source, placement, options(caps=ONE_BUCKET, stragglers=stragglers), every_rank=True)
+        trace = every_rank(source, placement, options(caps=ONE_BUCKET, stragglers=stragglers))
         summary = summarise(trace)
         assert summary.exposed_comm_s - summary.exposed_skew_s == pytest.approx(wire, rel=1e-6)
         assert summary.exposed_skew_s == pytest.approx(skew, abs=1e-9)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.files import load_workload
@@ -14,20 +17,24 @@ PLACEMENT = load_topology("dgx-h100").place(2)
 SCHEMES = ("dear", "zero1", "fsdp2", "fsdp2:noreshard", "hsdp:8", "zero3")
 
 
-def period_s(scheme: str, *, whole: bool = True, **options: int) -> float:
-    asked = Options(scheme=scheme, iterations=1, **options)  # type: ignore[arg-type]
-    return summarise(simulate(WORKLOAD, PLACEMENT, asked, warm_up=1, whole=whole)).iteration_s
+ONE = SimulatedIterations(1, 2, 3)
+"""The second iteration counts, and one more is simulated."""
+
+
+def period_s(scheme: str, extent: SimulatedIterations) -> float:
+    return summarise(simulate(WORKLOAD, PLACEMENT, Options(scheme=scheme), extent=extent)).iteration_s
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_what_the_last_iteration_leaves_in_flight_changes_no_period(scheme: str) -> None:
-    assert period_s(scheme, whole=False) == pytest.approx(period_s(scheme), rel=1e-9)
+    assert period_s(scheme, replace(ONE, total=ONE.end)) == pytest.approx(period_s(scheme, ONE), rel=1e-9)
 
 
 @pytest.mark.parametrize("scheme", ["dear", "zero1", "fsdp2", "hsdp:8", "zero3", "zero1:deepspeed"])
 def test_accumulated_gradients_are_reduced_once(scheme: str) -> None:
     """Micro-batches gather what they need, and reduce nothing but the last."""
-    found = simulate(WORKLOAD, PLACEMENT, Options(scheme=scheme, iterations=1, accumulate=2), warm_up=1)
+    one = SimulatedIterations(2, 4, 6)
+    found = simulate(WORKLOAD, PLACEMENT, Options(scheme=scheme, accumulate=2), extent=one)
     first, last = ([b for b in it.buckets if b.operation.reduces] for it in found.of_rank(0)[:2])
     assert not first
     assert sum(b.size_bytes for b in last) >= WORKLOAD.gradient_bytes
@@ -36,9 +43,7 @@ def test_accumulated_gradients_are_reduced_once(scheme: str) -> None:
 def test_only_schemes_around_ddp_broadcast_buffers() -> None:
     workload = load_workload("resnet50@h100-amp-b32")
     found = {
-        scheme: summarise(
-            simulate(workload, PLACEMENT, Options(scheme=scheme, iterations=1), warm_up=1)
-        ).buffer_broadcast_s
+        scheme: summarise(simulate(workload, PLACEMENT, Options(scheme=scheme), extent=ONE)).buffer_broadcast_s
         for scheme in ("ddp", "naive", "fsdp2", "hsdp:8", "zero1:deepspeed", "zero3")
     }
     assert {scheme for scheme, seconds in found.items() if seconds > 0} == {"ddp", "naive"}

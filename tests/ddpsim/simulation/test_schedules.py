@@ -19,7 +19,7 @@ from ddpsim.schedules.schemes import ddp, naive
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs
-from ddpsim.simulation.resolve import resolve
+from ddpsim.simulation.resolve import SimulatedIterations, resolve
 from ddpsim.topology.placement import Placement
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.metrics import summarise
@@ -193,7 +193,7 @@ def test_a_rank_that_would_wait_for_ever_is_refused_and_the_message_named() -> N
 
 @pytest.mark.parametrize("scheme", ["dear", "priority", "zero1"])
 def test_few_iterations_tell_the_period_that_many_do(scheme: str) -> None:
-    source, given = workload(device="V100"), Options(scheme=scheme, caps=SMALL, iterations=1)
-    few = period(simulate(source, place("dgx-1v", 2, 8), given, warm_up=1))
-    many = period(simulate(source, place("dgx-1v", 2, 8), replace(given, iterations=4), warm_up=5))
+    source, given = workload(device="V100"), Options(scheme=scheme, caps=SMALL)
+    few = period(simulate(source, place("dgx-1v", 2, 8), given, extent=SimulatedIterations(1, 2, 3)))
+    many = period(simulate(source, place("dgx-1v", 2, 8), given, extent=SimulatedIterations(5, 9, 10)))
     assert few == pytest.approx(many, rel=1e-9)

@@ -18,8 +18,10 @@ from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import slow_messages
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.engine import run_job, trace_of
 from ddpsim.simulation.graph import Collective
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.parameter_servers import ServerConnection, ServerLinks
@@ -116,7 +118,8 @@ def test_the_doubt_of_the_wire_is_that_of_ranks_that_go_alone_too() -> None:
 
     def step_s(scheme: str, factor: float) -> float:
         options = Options(backend="gloo", caps=ONE, scheme=scheme)
-        return summarise(simulate(source, placement, options, wire_factor=lambda size_bytes: factor)).iteration_s
+        assumed = Assumptions(wire_factor=lambda size_bytes: factor)
+        return summarise(trace_of(run_job(source, placement, options, assumed))).iteration_s
 
     _, beta, _ = byte_s(placement)
     longer_s = step_s("parameter-server:async", 2) - step_s("parameter-server:async", 1)
