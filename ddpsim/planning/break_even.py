@@ -21,7 +21,8 @@ from ddpsim.planning.crossing import banded_crossing
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.worth import WORTH_IT, Trial, is_list_worth_it
 from ddpsim.prediction.answers import Answers
-from ddpsim.prediction.predict import gain_band, predict, with_assumptions
+from ddpsim.prediction.periods import with_assumptions
+from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
@@ -206,7 +207,7 @@ class Search:
                 if doubt.name in unmoved:
                     continue
                 ends = [each for each in (doubt.low, doubt.high) if each is not None]
-                shares = [self._exposed(made, with_assumptions(made, each)) for each in ends]
+                shares = [self._exposed(made, with_assumptions(made.run, each)) for each in ends]
                 effects.append(join.effect(doubt, share, shares))
             below, above = (end - share for end in join.band(share, effects))
 

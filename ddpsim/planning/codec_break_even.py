@@ -12,7 +12,8 @@ from ddpsim.errors import InputError
 from ddpsim.planning.break_even import FASTEST, SLOWEST
 from ddpsim.planning.crossing import crossing, crossing_band
 from ddpsim.prediction.answers import Answers
-from ddpsim.prediction.predict import predict, with_assumptions
+from ddpsim.prediction.periods import with_assumptions
+from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.job import Job
@@ -78,7 +79,7 @@ class _JobPair:
 
         def curve(rate: float, end: Assumptions | None) -> float:
             plain, coded = (
-                made.iteration_s if end is None else with_assumptions(made, end).iteration_s
+                made.iteration_s if end is None else with_assumptions(made.run, end).iteration_s
                 for made in (self.predict_at(rate, "none"), self.predict_at(rate, scheme))
             )
             return plain / coded - 1

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.prediction.predict import periods_under
+from ddpsim.prediction.periods import periods_under
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.ddp_costs import HOST_COSTS, remove_overlap_costs

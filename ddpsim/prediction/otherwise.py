@@ -14,7 +14,8 @@ from functools import partial
 from ddpsim.collectives.nccl.paths_taken import find_other_reach
 from ddpsim.doubts.collectives import THROUGH_HOST, covers, family
 from ddpsim.doubts.spreads import SLOW_HOST, SLOW_HOST_MEDIAN
-from ddpsim.prediction.predict import periods_under, predict
+from ddpsim.prediction.periods import periods_under
+from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.job import Job

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
@@ -11,8 +10,9 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends
-from ddpsim.prediction.prediction import AlternativeStep, Prediction
-from ddpsim.prediction.simulated_run import FEW_APART, SimulatedRun, is_settled, leave_out_repeated, shorten_run
+from ddpsim.prediction.periods import periods_under, with_assumptions
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.simulated_run import SimulatedRun, leave_out_repeated
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.ddp_costs import remove_overlap_costs
@@ -20,7 +20,7 @@ from ddpsim.simulation.engine import plan_of, trace_of
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Placement
-from ddpsim.trace.metrics import Summary, summarise
+from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Workload
 
 _ROUNDING = 1e-9
@@ -106,67 +106,10 @@ def _phases(prediction: Prediction, progress: Progress | None) -> list[Ends]:
         return []
     half = replace(options.beside, phase=(options.beside.phase + _HALF) % 1)
     now = Assumptions(prediction.calibration)
-    later_s = with_assumptions(prediction, now, progress, options=replace(options, beside=half)).iteration_s
+    later_s = with_assumptions(prediction.run, now, progress, options=replace(options, beside=half)).iteration_s
     low_s, high_s = sorted((prediction.iteration_s, later_s))
     remedy = "none: jobs begin when they begin"
     return [Ends("phase of the job beside", remedy, 1.0, (low_s, high_s), ((1.0, 1.0), (1.0, 1.0)), 0, 1)]
-
-
-_HOST_FAR = 0.1
-"""Factor on the host's time below which a step is simulated again; the ends of every doubt lie above."""
-
-
-def periods_under(
-    prediction: Prediction,
-    assumed: Sequence[Assumptions],
-    progress: Progress | None = None,
-    *,
-    exact: bool = False,
-) -> list[AlternativeStep]:
-    """Return the iteration of `prediction` under each of `assumed`.
-
-    It is retimed; where that does not tell it, the graph is run again, and where that would be another, built anew.
-
-    Args:
-        progress: as that of `predict`, of those that are built anew.
-        exact: whether to run all: retimed, a step may be off by a few thousandths.
-    """
-    if prediction.options.disturbed:
-        # What a doubt changes is told of the job by itself: another one beside it would be simulated at every end.
-        alone = without_beside(prediction)
-        more_s = prediction.iteration_s - alone.iteration_s
-        by_itself = periods_under(alone, assumed, progress, exact=exact)
-        return [replace(each, iteration_s=each.iteration_s + more_s) for each in by_itself]
-    retimed = [None] * len(assumed) if exact else prediction.run.retime(assumed)
-    # Retiming assumes that each start waits for the same thing as before. Without the host's work it waits for another,
-    # and a retimed step was half a per cent off.
-    retimed = [None if each.host < _HOST_FAR else s for each, s in zip(assumed, retimed, strict=True)]
-    ends = [each for each, found_s in zip(assumed, retimed, strict=True) if found_s is None]
-    told = iter(_simulate_each(prediction, ends, progress))
-    return [
-        AlternativeStep(next(told), retimed=False) if s is None else AlternativeStep(s, retimed=True) for s in retimed
-    ]
-
-
-def _simulate_each(prediction: Prediction, assumed: Sequence[Assumptions], progress: Progress | None) -> list[float]:
-    """Return the iteration under each of `assumed`, simulated.
-
-    Transfer by transfer it is told by what changes by flows; where ranks go apart, by what changes in few iterations.
-    """
-    if not assumed:
-        return []
-    flows, by_flow, by_few = prediction.options, prediction.options.fidelity == "steps", prediction.run.by_few
-    if by_flow:
-        flows = replace(flows, fidelity="flow")
-    if by_few:
-        flows = replace(flows, iterations=FEW_APART)
-    own = [Assumptions(prediction.calibration)] if by_flow or by_few else []
-    every = [*own, *assumed]
-    found = [
-        with_assumptions(prediction, each, progress, options=flows).iteration_s if again_s is None else again_s
-        for each, again_s in zip(every, prediction.run.rerun(every), strict=True)
-    ]
-    return [prediction.iteration_s + each_s - found[0] for each_s in found[1:]] if own else found
 
 
 def without_beside(prediction: Prediction) -> Prediction:
@@ -174,9 +117,7 @@ def without_beside(prediction: Prediction) -> Prediction:
 
     Its nodes are those that it has beside the other.
     """
-    run, other = prediction.run, prediction.options.beside
-    idle = None if other is None else replace(other, idle=True)
-    alone = SimulatedRun(run.workload, run.placement, replace(run.options, beside=idle), run.calibration)
+    alone = prediction.run.without_beside()
     return replace(_predict_run(alone, prediction.local_s), plan=prediction.plan)
 
 
@@ -197,23 +138,6 @@ def gain_band(default: Prediction, other: Prediction, *, times: float = 1.0) -> 
         pairs = zip(ours.get(name, unmoved), theirs.get(name, theirs_unmoved), strict=True)
         effects.append(join.effect(cause, gain, [1 - times * b / a for a, b in pairs]))
     return join.band(gain, effects)
-
-
-def with_assumptions(
-    prediction: Prediction,
-    assumptions: Assumptions,
-    progress: Progress | None = None,
-    *,
-    options: Options | None = None,
-) -> Summary:
-    """Return what a step of `prediction` takes, with its parts, under other assumptions, and other options if given."""
-    run, options = prediction.run, options or prediction.options
-    brief, extent = shorten_run(assumptions.scale(options), prediction.workload)
-    options = replace(options, accumulate=brief.accumulate)
-    ran = run.under(options, assumptions, extent=run.counted(brief, extent), progress=progress)
-    if not is_settled(ran):
-        ran = run.under(options, assumptions, extent=run.counted(brief), progress=progress)
-    return summarise(trace_of(ran))
 
 
 def local_period_s(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.prediction.path import Sensitivity
-from ddpsim.prediction.predict import periods_under
+from ddpsim.prediction.periods import periods_under
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.ddp_costs import TIMES, Costs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
-from ddpsim.retiming.dependencies import Dependencies
-from ddpsim.retiming.prices import has_prices
-from ddpsim.retiming.retime import periods_s, run_again
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation import Options
@@ -30,26 +27,17 @@ from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.replayed import single_clock, spread_out, with_optimizer
 
+if TYPE_CHECKING:
+    from ddpsim.retiming.dependencies import Dependencies
+
 LONGEST, _OF_LONGER = 128, 8
 """Micro-batches of a step that are all simulated for its period, and how many of them where there are more."""
 
 _SETTLED = 2
 """Iterations after which those that are all alike mostly repeat: the host's lead over the device settles in two."""
 
-_SAME = 1e-9
+SAME = 1e-9
 """Share of a period by which two are the same: sums of times are rounded."""
-
-FEW_APART = 3
-"""Iterations that are simulated for an end of a band where ranks do not wait for each other.
-
-The prediction itself counts more of them. Only where all iterations of the slowest ranks are alike: then an end is off
-by 0.02 % of the step at most, 0.11 % with one iteration (vgg16 on 2 x dgx-1v, `parameter-server:servers=2,async`, a
-straggler of 1.2); of mlp on dgx-1v, whose iterations differ by 40 %, it would be off by 4 %.
-"""
-
-_ALIKE = 1e-3
-"""Share of a step by which iterations that are alike differ at most; chosen by hand, between 0 and the 2.5 % of those
-that are not."""
 
 
 @dataclass(slots=True)
@@ -63,6 +51,7 @@ class SimulatedRun:
         placement: the ranks that take part, and where.
         options: as they were asked for.
         calibration: constants in force; None is the priors.
+        order: of the nodes of `short`, where `ddpsim.prediction.periods` has found it.
     """
 
     workload: Workload
@@ -71,7 +60,7 @@ class SimulatedRun:
     calibration: Calibration | None = field(default=None, compare=False)
     _trace: Simulated | None = field(init=False, compare=False, default=None)
     _ran: JobRun | None = field(init=False, compare=False, default=None)
-    _order: Dependencies | None = field(init=False, compare=False, default=None)
+    order: Dependencies | None = field(init=False, compare=False, default=None)
     _batches: tuple[int, ...] | None = field(init=False, compare=False, default=None)
     _same_job: SimulatedRun | None = field(init=False, compare=False, default=None)
     _periods: dict[tuple[tuple[int, ...], ...], float] = field(init=False, compare=False, default_factory=dict)
@@ -102,11 +91,9 @@ class SimulatedRun:
     def batches(self) -> tuple[int, ...]:
         """Samples of an iteration by rank that trains, the first ranks: a batch of its node's own workload."""
         if self._batches is None:
-            per_node, found = self.placement.gpus_per_node, dict[int, int]()
+            per_node, found, replayed = self.placement.gpus_per_node, dict[int, int](), self.workloads
             for each in self.placement.classes:
-                name = each.template.workload
-                batch = self.workload.batch_size if name is None else load_workload(name).batch_size
-                found |= dict.fromkeys(each.node_indices, batch)
+                found |= dict.fromkeys(each.node_indices, replayed[each.template.workload].batch_size)
             trainers = scheme_named(self.options.scheme).trainers(self.placement.world_size, per_node)
             self._batches = tuple(found[rank // per_node] for rank in range(trainers))
         return self._batches
@@ -141,6 +128,12 @@ class SimulatedRun:
             self._trace = trace_of(self.whole(), path=True)
         return self._trace
 
+    def without_beside(self) -> SimulatedRun:
+        """Return the run of the same job while that beside it does nothing."""
+        other = self.options.beside
+        idle = None if other is None else replace(other, idle=True)
+        return SimulatedRun(self.workload, self.placement, replace(self.options, beside=idle), self.calibration)
+
     def with_buckets(self, caps: BucketCaps, plan: BucketPlan | None = None) -> SimulatedRun:
         """Return the run of the same job with other buckets.
 
@@ -154,11 +147,11 @@ class SimulatedRun:
         """Return its buckets and its period in seconds; of runs of one job with the same buckets one is simulated."""
         if (resolved := self._resolve_from_same_job()) is None:
             ran = self.short(progress)
-            return plan_of(ran), _period_s(ran)
+            return plan_of(ran), told_period_s(ran)
         plan = plan_of(resolved)
         groups = tuple(plan.groups())
         if groups not in self._periods:
-            self._periods[groups] = _period_s(self.short(progress))
+            self._periods[groups] = told_period_s(self.short(progress))
         return plan, self._periods[groups]
 
     def _resolve_from_same_job(self) -> ResolvedJob | None:
@@ -177,8 +170,7 @@ class SimulatedRun:
         """
         if self._ran is not None:
             return self._ran.schedule
-        name = self.placement.class_of(0).template.workload
-        first = self.workload if name is None else workloads_on(self.placement, self.options)[name]
+        first = self.workloads[self.placement.class_of(0).template.workload]
         options, backend = self.options, self.options.backend_for(self.workload)
         if not options.fixed_schedule:
             return schedule_of_buckets(options, first.parameters, options.bucket_plan(first).groups())
@@ -215,66 +207,6 @@ class SimulatedRun:
         ]
         return max(each_of, key=lambda memory: memory.step_bytes)
 
-    @property
-    def by_few(self) -> bool:
-        """Whether what an assumption changes is told by `FEW_APART` of its iterations, beside the same of the run."""
-        options = self.options
-        varied = options.jitter > 0 or options.drop or self.workload.iterations > 1
-        few = options.iterations_of(self.workload) <= FEW_APART
-        ran = self.short()
-        if ran.shared.apart is None or few or varied:
-            return False
-        end, counted = ran.times.end, slice(ran.extent.begin, ran.extent.end)
-        ranks = [rank.iterations[counted] for rank in ran.graph.ranks if rank.number >= 0]
-        periods = np.array([[end[each.end] - end[each.start] for each in iterations] for iterations in ranks])
-        slowest = periods[periods.mean(axis=1) >= (1 - _ALIKE) * periods.mean(axis=1).max()]
-        return bool(np.ptp(slowest) <= _ALIKE * slowest.mean())
-
-    def retime(self, assumed: Sequence[Assumptions]) -> list[float | None]:
-        """Return the period under each of `assumed`, told from the graph; None where only another run tells it."""
-        ran = self.short()
-        extent, longer_s = self._extent(ran), 0.0
-        if self._order is None and has_prices(ran):
-            self._order = Dependencies(ran, extent.end)
-        if self.by_few:
-            end = ran.times.end
-            whole_s, few_s = (period_of(ran, each, lambda node: np.array(end[node])) for each in (ran.extent, extent))
-            longer_s = float(whole_s - few_s)
-        told = periods_s(ran, extent, assumed, self._order)
-        return [None if each is None else each + longer_s for each in told]
-
-    def rerun(self, assumed: Sequence[Assumptions]) -> list[float | None]:
-        """Return the period under each of `assumed`, of the graph run again; None where it has to be built anew.
-
-        It is that of the first iterations of the run alone where it is told `by_few`.
-        Transfer by transfer every run would take minutes; what an assumption changes is told by flows as well.
-        """
-        ran = self.short()
-        if ran.job.options.fidelity == "steps":
-            ran = replace(ran, job=replace(ran.job, options=replace(ran.job.options, fidelity="flow")))
-        return run_again(ran, self._extent(ran), assumed, None if self._order is None else self._order.graph)
-
-    def _extent(self, ran: JobRun) -> SimulatedIterations:
-        options, extent = shorten_run(self.options, self.workload)
-        if self.by_few:
-            extent = SimulatedIterations.of(options, FEW_APART, repeats=ran.extent.repeats)
-        short = self.counted(options, extent).fit(options, ran.schedule)
-        # A slow host may fall behind by less each iteration: then the short run has not reached the steady period yet,
-        # and the iterations of the whole run are read.
-        settled = self.by_few or short.repeats or abs(_period_s(ran, short) / _period_s(ran) - 1) <= _SAME
-        return short if settled else ran.extent
-
-    def counted(self, options: Options, extent: SimulatedIterations | None = None) -> SimulatedIterations:
-        """Return `extent`, or that of all iterations that `options` ask for, without what sees messages to their end.
-
-        They change no period.
-        """
-        if extent is None:
-            extent = SimulatedIterations.of(
-                options, max(options.iterations_of(kind.workload) for kind in self.short().kinds)
-            )
-        return replace(extent, total=extent.end)
-
     def under(
         self,
         options: Options,
@@ -295,10 +227,14 @@ class SimulatedRun:
     @property
     def workloads(self) -> Workloads:
         """What its ranks replay."""
-        return {**workloads_on(self.placement, self.options), None: self.workload}
+        topology = self.placement.topology
+        named = sorted({c.template.workload for c in self.placement.classes if c.template.workload is not None})
+        own = {name: replay_on(topology, load_workload(name), self.options) for name in named}
+        return {**own, None: self.workload}
 
 
-def _period_s(ran: JobRun, extent: SimulatedIterations | None = None) -> float:
+def told_period_s(ran: JobRun, extent: SimulatedIterations | None = None) -> float:
+    """Return the period that a run tells in seconds, by the iterations of `extent`; None is by those that count."""
     end = ran.times.end
     return float(period_of(ran, extent or ran.extent, lambda node: np.array(end[node])))
 
@@ -308,8 +244,8 @@ def is_settled(ran: JobRun) -> bool:
     extent, period = ran.extent, ran.job.options.period
     if extent.repeats or extent.end - extent.begin > period:
         return True
-    before_s = _period_s(ran, replace(extent, begin=extent.begin - period, end=extent.begin))
-    return abs(_period_s(ran) - before_s) <= _SAME * before_s
+    before_s = told_period_s(ran, replace(extent, begin=extent.begin - period, end=extent.begin))
+    return abs(told_period_s(ran) - before_s) <= SAME * before_s
 
 
 def shorten_run(options: Options, workload: Workload) -> tuple[Options, SimulatedIterations | None]:
@@ -341,12 +277,6 @@ def leave_out_repeated(options: Options, workload: Workload) -> tuple[Options, i
 def _are_alike(options: Options, workload: Workload) -> bool:
     ahead = options.input_stage != "none"
     return options.iterations is None and options.order is None and options.iterations_of(workload) == 2 and not ahead
-
-
-def workloads_on(placement: Placement, options: Options) -> dict[str | None, Workload]:
-    """Return by name the workloads of node templates that have their own."""
-    named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
-    return {name: replay_on(placement.topology, load_workload(name), options) for name in named}
 
 
 def replay_on(topology: Cluster, workload: Workload, options: Options) -> Workload:

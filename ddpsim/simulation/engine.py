@@ -29,12 +29,12 @@ from ddpsim.simulation.resolve import (
     ResolvedJob,
     SimulatedIterations,
     Workloads,
-    placements,
     resolve,
     resolve_alone,
     slot_of,
 )
 from ddpsim.simulation.run import GraphRun, Progress, report
+from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
 from ddpsim.trace.records import Iteration, PathSpan, Trace, spans_of
@@ -94,7 +94,7 @@ def run_job(
     resolved = resolve(workload, placement, options, assumed, extent=extent)
     if other is None or other.idle or resolved.job.options.comm != "real":
         return run_resolved(resolved, progress)
-    _, others = placements(assumed.on(placement), other)
+    _, others = place_beside(assumed.on(placement), other.nodes, other.gpus_per_node, alternate=other.alternate)
     workloads: Workloads = {None: workload} if isinstance(workload, Workload) else workload
     return BesideRun(other, others, assumed.calibration, workloads).run(resolved, progress)
 

@@ -7,7 +7,7 @@ for as long as the one that is asked about: it is given steps until it outlasts 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from statistics import median
 
@@ -155,7 +155,10 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], _Se
             means = [each / (len(lasts[0]) + extent.repeats) for each in steps_s]
         else:
             means = [np.mean(each, axis=0) for each in lasts]
-        found.append(np.mean(means, axis=0) if dropped else _median(means))
+        # numpy's own median imports masked arrays, which takes longer than all medians of a command.
+        ordered, count = np.sort(means, axis=0), len(means)
+        median_s = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+        found.append(np.mean(means, axis=0) if dropped else median_s)
     slowest: _Seconds = np.max(found, axis=0)
     return slowest
 
@@ -167,13 +170,6 @@ def find_repeated_s(run: JobRun, extent: SimulatedIterations, end: Callable[[int
         np.max([end(each[-2].end) - end(each[-2].start) for each in of_ranks], axis=0)
         for of_ranks in zip(*steps, strict=True)
     ]
-
-
-def _median(values: Sequence[_Seconds]) -> _Seconds:
-    """Return the median; numpy's own imports masked arrays, which takes longer than all medians of a command."""
-    ordered, count = np.sort(values, axis=0), len(values)
-    middle: _Seconds = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    return middle
 
 
 MOST_STEPS = 400

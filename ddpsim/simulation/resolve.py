@@ -15,7 +15,6 @@ import simpy
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.copies import byte_copy_s
-from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.device_split import check_devices
 from ddpsim.jobs.graph_cuts import split_into_graphs
 from ddpsim.jobs.job_options import NO_INPUT
@@ -156,8 +155,8 @@ def resolve(
     workload, assumed = workloads[None], assumed or Assumptions()
     calibration, options = assumed.calibration, assumed.scale(options)
     placement = assumed.on(placement)
-    if options.beside is not None:
-        placement, _ = placements(placement, options.beside)
+    if (other := options.beside) is not None:
+        placement, _ = place_beside(placement, other.nodes, other.gpus_per_node, alternate=other.alternate)
     options.check(workload)
     options.check_ranks(placement.world_size)
     if options.fixed_schedule:
@@ -207,11 +206,6 @@ def resolve(
     job = JobResources(placement, options, calibration, backend, costs, gpu, assumed.wire_factor, assumed.latency)
     _check_transports(job, settings[0], extent)
     return ResolvedJob(job, workload, kinds, draws, settings, extent)
-
-
-def placements(placement: Placement, other: JobBeside) -> tuple[Placement, Placement]:
-    """Return where a job is beside another, and where that is."""
-    return place_beside(placement, other.nodes, other.gpus_per_node, alternate=other.alternate)
 
 
 def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None) -> ResolvedJob | None:

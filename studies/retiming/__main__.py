@@ -14,7 +14,7 @@ from statistics import median
 import ddpsim
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.errors import DdpsimError
-from ddpsim.prediction import predict
+from ddpsim.prediction import periods
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.topology.spec import load_topology
@@ -84,11 +84,11 @@ def ends_of(job: Job) -> tuple[Cost, list[Told]]:
     named = [(doubt.name, end) for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]
     fidelity = "flow" if options.fidelity == "steps" else options.fidelity
     flows = replace(prediction, run=replace(prediction.run, options=replace(options, fidelity=fidelity)))
-    now_s = predict.with_assumptions(flows, Assumptions()).iteration_s
-    retimed = prediction.run.retime([end for _, end in named])
+    now_s = periods.with_assumptions(flows.run, Assumptions()).iteration_s
+    retimed = periods.retime(prediction.run, [end for _, end in named])
     told = []
     for (name, end), found_s in zip(named, retimed, strict=True):
-        moved_s = predict.with_assumptions(flows, end).iteration_s - now_s
+        moved_s = periods.with_assumptions(flows.run, end).iteration_s - now_s
         over = None if found_s is None else found_s / prediction.iteration_s
         told.append(Told(str(job), name, over, 1 + moved_s / prediction.iteration_s))
     return cost, told

@@ -47,13 +47,13 @@ def predicted(name: str, machine: Any, nodes: int, given: dict[str, Any]) -> Pre
 
 def shown(found: Prediction, resource: str) -> float:
     """Return what a simulation shows that is built anew, under the constants of more of `resource`."""
-    from ddpsim.prediction.predict import with_assumptions
+    from ddpsim.prediction.periods import with_assumptions
 
     more = resources_of(found, 1.01)
     if resource == THREADS:
         others = [name for name in ("latency", *LINKS) if name in more]
         return max(0.0, shown(found, "communication") - sum(shown(found, name) for name in others))
-    return found.iteration_s - with_assumptions(found, more[resource]).iteration_s
+    return found.iteration_s - with_assumptions(found.run, more[resource]).iteration_s
 
 
 @pytest.mark.parametrize(("name", "machine", "nodes", "given"), JOBS, ids=str)

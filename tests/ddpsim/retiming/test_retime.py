@@ -12,7 +12,7 @@ from ddpsim import predict
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.jobs.pipeline import parse_pipeline
-from ddpsim.prediction.predict import periods_under, with_assumptions
+from ddpsim.prediction.periods import periods_under, with_assumptions
 from ddpsim.retiming.retime import periods_s, run_again
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
@@ -271,4 +271,4 @@ def test_ends_of_a_pipeline_are_those_of_a_run_from_scratch() -> None:
     ends = [end for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]
     told = [each.iteration_s for each in periods_under(prediction, ends)]
     # In the order of the run one of them was 3.3 % off.
-    assert told == pytest.approx([with_assumptions(prediction, end).iteration_s for end in ends], rel=0.005)
+    assert told == pytest.approx([with_assumptions(prediction.run, end).iteration_s for end in ends], rel=0.005)

@@ -10,7 +10,8 @@ from ddpsim.collectives.execute import make_transport
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.predict import periods_under, predict, with_assumptions
+from ddpsim.prediction.periods import periods_under, with_assumptions
+from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD
@@ -125,10 +126,10 @@ def test_slow_links_between_nodes_slow_what_crosses_them() -> None:
     slow = Assumptions(ALIKE, links=frozenset({"nic"}), link_rate=0.25)
     inside, across = _predicted(4, 4, 4, overlap="off"), _predicted(8, 8, 1, overlap="off")
     for found, factor in ((inside, 1.0), (across, 4.0)):
-        before, after = found.summary, with_assumptions(found, slow)
+        before, after = found.summary, with_assumptions(found.run, slow)
         assert before.layer_comm_s is not None
         assert after.layer_comm_s == pytest.approx(factor * before.layer_comm_s, rel=0.15)
-    after = with_assumptions(inside, slow)
+    after = with_assumptions(inside.run, slow)
     assert after.exposed_comm_s > 2 * inside.summary.exposed_comm_s
 
 

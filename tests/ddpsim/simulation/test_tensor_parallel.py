@@ -13,7 +13,8 @@ from ddpsim.collectives.transport import Transport
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.predict import periods_under, predict
+from ddpsim.prediction.periods import periods_under
+from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.mesh import DATA, LAYERS, TENSOR
 from ddpsim.simulation import Options
