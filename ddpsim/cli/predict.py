@@ -34,9 +34,8 @@ from ddpsim.tables.cells import percent
 if TYPE_CHECKING:
     from ddpsim.jobs.beside import JobBeside
     from ddpsim.planning.bound import Bound
-    from ddpsim.prediction.beside import StepBeside
     from ddpsim.prediction.first import FirstIterations
-    from ddpsim.prediction.otherwise import ConditionalStep
+    from ddpsim.prediction.otherwise import ConditionalStep, StepBeside
     from ddpsim.prediction.path import CriticalPath, Sensitivity
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.trace.metrics import BucketSummary
@@ -83,9 +82,8 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.files import check_writable_folder
     from ddpsim.planning.bound import bound_of
-    from ddpsim.prediction.beside import StepBeside
     from ddpsim.prediction.models import Model
-    from ddpsim.prediction.otherwise import predict_other_reach, predict_slow_host
+    from ddpsim.prediction.otherwise import StepBeside, predict_other_reach, predict_slow_host
     from ddpsim.prediction.predict import predict as predict_one
     from ddpsim.prediction.sensitivities import sensitivities_of
     from ddpsim.simulation.job import Job
@@ -188,7 +186,7 @@ def _write_chakra(prediction: Prediction, folder: str, output: Output) -> None:
     from ddpsim.chakra import write_traces
 
     name = prediction.workload.name.replace("/", "-")
-    files = write_traces(prediction.run.whole(), Path(folder), name)
+    files = write_traces(prediction.run.under(prediction.options), Path(folder), name)
     output.print_detail(f"wrote {files[0]}" + (f" to {files[-1].name}" if len(files) > 1 else ""))
 
 

@@ -22,7 +22,8 @@ from ddpsim.planning.planner import plan as best_plan
 from ddpsim.planning.rows import PlanRow
 from ddpsim.planning.worth import NO_GAIN, Trial, decide, is_advised
 from ddpsim.prediction.path import Sensitivity
-from ddpsim.prediction.predict import gain_band, predict, with_assumptions
+from ddpsim.prediction.periods import with_assumptions
+from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.sensitivities import sensitivities_of
 from ddpsim.simulation import Options
@@ -276,7 +277,7 @@ def one_size_doubt(
     gains = []
     for share in _ENDS:
         assumed = Assumptions(calibration, factor_of(share))
-        now_s, other_s = (with_assumptions(each, assumed).iteration_s for each in (now, other))
+        now_s, other_s = (with_assumptions(each.run, assumed).iteration_s for each in (now, other))
         gains.append(1 - other_s / now_s)
     name = f"bytes and latency not told apart by messages of one size, {known.size_bytes / MIB:.2f} MiB,"
     return (Effect(name, _REMEDY, min(gain, *gains), max(gain, *gains)),)

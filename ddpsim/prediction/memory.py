@@ -14,14 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.workload import Buffer, Workload
-from ddpsim.workload.devices import buffer_devices, device_numbers
+from ddpsim.workload import Workload
+from ddpsim.workload.devices import held_by
 from ddpsim.workload.gpus import gpu_of, kind_of
 
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1}
@@ -99,7 +99,7 @@ class Memory:
         """
         sharding = schedule.sharding
         trained = {index for bucket in plan.buckets for index in bucket.parameters}
-        here = _on_device(workload, device)
+        here = held_by(workload, device)
         chosen = [p for index, p in enumerate(workload.parameters) if index in trained and index in here.parameters]
         gradients = _shard(sum(p.size_bytes for p in chosen), sharding.gradients)
         held = sum(workload.parameters[i].size_bytes for i in here.parameters) + here.frozen_bytes
@@ -201,32 +201,6 @@ class Memory:
 
     def _needed(self, slack: float) -> float:
         return self.step_bytes * slack + CONTEXT_BYTES
-
-
-class _OnDevice(NamedTuple):
-    """What one device of a rank has."""
-
-    parameters: frozenset[int]
-    frozen_bytes: int
-    buffers: Sequence[Buffer]
-    activations_bytes: int | None
-
-
-def _on_device(workload: Workload, device: int) -> _OnDevice:
-    own, whole = workload, workload.activations_bytes
-    if not own.devices:
-        return _OnDevice(frozenset(range(len(own.parameters))), own.frozen_bytes, own.buffers, whole)
-    numbers = device_numbers(own.devices, own.parameters)
-    where = buffer_devices(own.devices, own.parameters, own.buffers)
-    there = buffer_devices(own.devices, own.parameters, own.frozen)
-    ends = [0.0, *(part.device_s for part in own.devices)]
-    share = (ends[device + 1] - ends[device]) / ends[-1] if ends[-1] > 0 else 1.0
-    return _OnDevice(
-        frozenset(index for index, number in enumerate(numbers) if number == device),
-        sum(each.size_bytes for each, number in zip(own.frozen, there, strict=True) if number == device),
-        [buffer for buffer, number in zip(own.buffers, where, strict=True) if number == device],
-        None if whole is None else round(share * whole),
-    )
 
 
 def capacity_bytes(workload: Workload, models: Sequence[str]) -> float | None:

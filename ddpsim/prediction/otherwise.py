@@ -1,4 +1,4 @@
-"""The step under a condition that no file of a machine tells: a second band, with its condition.
+"""The step under a condition that no file of a machine tells, as a second band, and without the job beside.
 
 Whether peer-to-peer works over PCIe is a matter of a switch's settings (ACS), a hypervisor or the kernel; how fast
 cards reach host memory, of containers and virtual machines too. One band that held both cases would say nothing of
@@ -15,10 +15,11 @@ from ddpsim.collectives.nccl.paths_taken import find_other_reach
 from ddpsim.doubts.collectives import THROUGH_HOST, covers, family
 from ddpsim.doubts.spreads import SLOW_HOST, SLOW_HOST_MEDIAN
 from ddpsim.prediction.periods import periods_under
-from ddpsim.prediction.predict import predict
+from ddpsim.prediction.predict import predict, without_beside
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.job import Job
+from ddpsim.units import format_count, format_time
 
 _MATTERS = 0.01
 """Share of a step from which on the other case is worth a word."""
@@ -90,3 +91,59 @@ def _is_known(prediction: Prediction) -> bool:
     options = prediction.options
     backend = options.backend_for(prediction.workload)
     return backend != "nccl" or options.comm != "real" or covers(prediction.calibration, prediction.placement, backend)
+
+
+@dataclass(frozen=True, slots=True)
+class StepBeside:
+    """A step beside another job, and without it.
+
+    Attributes:
+        workload: of the other job.
+        nodes: of the machine, that it has.
+        alone_s: the step of the optimizer of the job asked about, with the fabric to itself.
+        other_s: what an optimizer's step of the other took meanwhile; None where it ended none.
+    """
+
+    workload: str
+    nodes: tuple[int, ...]
+    alone_s: float
+    other_s: float | None
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> StepBeside | None:
+        """Return what the job beside costs the step of `prediction`; None where there is none."""
+        asked, seen = prediction.options.beside, prediction.summarised_trace.beside
+        if asked is None or seen is None:
+            return None
+        other_s = None if seen.iteration_s is None else asked.job.accumulate * seen.iteration_s
+        return cls(seen.workload, seen.nodes, without_beside(prediction).step_s[0], other_s)
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {
+            "workload": self.workload,
+            "nodes": list(self.nodes),
+            "alone_step_s": self.alone_s,
+            "other_step_s": self.other_s,
+        }
+
+    def text(self) -> str:
+        """Return it as a line."""
+        other = "" if self.other_s is None else f", whose step takes {format_time(self.other_s)} meanwhile"
+        where = f"{format_count(len(self.nodes), 'node')} ({_ranges(self.nodes)})"
+        return f"beside {self.workload} on {where}{other}; on an otherwise idle network {format_time(self.alone_s)}"
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Return ascending numbers as a person lists them.
+
+    >>> _ranges((4, 5, 6, 9))
+    '4 to 6, 9'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)

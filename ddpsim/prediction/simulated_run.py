@@ -115,17 +115,13 @@ class SimulatedRun:
                 options, extent = shorten_run(self.options, self.workload)
                 ran = self.under(options, extent=extent, progress=progress)
             # What has not settled is run as long as a trace is: whoever asks is told the same period.
-            self._ran = ran if is_settled(ran) else self.whole(progress)
+            self._ran = ran if is_settled(ran) else self.under(self.options, progress=progress)
         return self._ran
-
-    def whole(self, progress: Progress | None = None) -> JobRun:
-        """Return the run whose trace people see, of all iterations that were asked for; it is not kept."""
-        return self.under(self.options, progress=progress)
 
     def trace(self) -> Simulated:
         """Return the trace of the whole run."""
         if self._trace is None:
-            self._trace = trace_of(self.whole(), path=True)
+            self._trace = trace_of(self.under(self.options), path=True)
         return self._trace
 
     def without_beside(self) -> SimulatedRun:
@@ -229,8 +225,8 @@ class SimulatedRun:
         """What its ranks replay."""
         topology = self.placement.topology
         named = sorted({c.template.workload for c in self.placement.classes if c.template.workload is not None})
-        own = {name: replay_on(topology, load_workload(name), self.options) for name in named}
-        return {**own, None: self.workload}
+        found: dict[str | None, Workload] = {None: self.workload}
+        return found | {name: replay_on(topology, load_workload(name), self.options) for name in named}
 
 
 def told_period_s(ran: JobRun, extent: SimulatedIterations | None = None) -> float:

@@ -31,14 +31,17 @@ from ddpsim.simulation.resolve import (
     Workloads,
     resolve,
     resolve_alone,
-    slot_of,
 )
 from ddpsim.simulation.run import GraphRun, Progress, report
 from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
+from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.trace.cycles import cycles
 from ddpsim.trace.records import Iteration, PathSpan, Trace, spans_of
 from ddpsim.workload import Workload
+
+_GENERATION = 3
+"""PCIe generation of a GPU of which nothing is known: the oldest still in use, whose copies take longest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -209,14 +212,17 @@ def simulate_local(
     [rank] = graph.ranks
     run, stage = GraphRun(env, graph, None, 1), setting.input_stage
     loader = None if stage is None else Loader(stage)
-    batch_s = 0.0 if stage is None else stage.copy_bytes / min(slot_of(workload), stage.limit_Bps)
+    # A slot of sixteen lanes, that the workload's GPU has to itself.
+    facts = None if workload.gpu is None else gpu_facts(workload.gpu)
+    slot_Bps = PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]  # noqa: N806
+    batch_s = 0.0 if stage is None else stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
 
     def copy(asked: Copy) -> simpy.Event:
         if asked.source is None:
             return env.timeout(batch_s)
         # On a machine that is not known, the GPUs of a rank are in slots of their own.
         if placement is None:
-            return env.timeout(asked.size_bytes / slot_of(workload))
+            return env.timeout(asked.size_bytes / slot_Bps)
         return env.timeout(alone_s(*copies_of(placement, (0,), asked.size_bytes, (asked.source, asked.target))))
 
     processors = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]

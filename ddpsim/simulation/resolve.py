@@ -42,15 +42,10 @@ from ddpsim.simulation.scheduling import (
 from ddpsim.simulation.setting import NOTHING, RankConfiguration
 from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
-from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.workload.replayed import jitter_of
-
-_GENERATION = 3
-"""PCIe generation of a GPU of which nothing is known: the oldest still in use, whose copies take longest."""
-
 
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
@@ -247,12 +242,6 @@ def resolve_alone(
     drawn = list(draws_of(kind, options, total))
     [setting] = _settings_of(drawn, options.parts(workload), 0, options, costs_of, total)
     return setting
-
-
-def slot_of(workload: Workload) -> float:
-    """Return the bytes a second of a slot of sixteen lanes that a workload's GPU has to itself."""
-    facts = None if workload.gpu is None else gpu_facts(workload.gpu)
-    return PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]
 
 
 def _kinds_of(

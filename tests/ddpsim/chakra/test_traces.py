@@ -22,7 +22,7 @@ def predicted(workload, machine="dgx-1v", nodes=2, **options):
 
 
 def written(prediction, folder: Path):
-    return write_traces(prediction.run.whole(), folder, "step")
+    return write_traces(prediction.run.under(prediction.options), folder, "step")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -11,7 +11,8 @@ import pytest
 from ddpsim import BucketCaps, Options, load_topology, load_workload, plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.predict import periods_under, predict, with_assumptions
+from ddpsim.prediction.periods import periods_under, with_assumptions
+from ddpsim.prediction.predict import predict
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_resolved

@@ -68,7 +68,7 @@ def test_gradients_go_over_the_ranks_that_have_them(ranks: int) -> None:
     assert schedule.groups == {EXPERT: ranks, DATA: 16 // ranks}
     sent = {group: sum(each.size_bytes for each in schedule if each.group == group) for group in (WORLD, DATA)}
     assert sent == {WORLD: DENSE_BYTES, DATA: LAYERS * EXPERTS // ranks * EXPERT_BYTES}
-    run = found.run.whole()
+    run = found.run.under(found.options)
     assert {each.ranks for each in run.shared.lanes} == {16, 16 // ranks, ranks}
 
 

@@ -228,7 +228,7 @@ def test_a_capture_sees_when_forward_needs_them() -> None:
 
 def test_a_chakra_trace_brings_them_back(tmp_path: Any) -> None:
     before = predicted("middle", scheme="fsdp2")
-    read = import_chakra(write_traces(before.run.whole(), tmp_path, "step")[0]).workload
+    read = import_chakra(write_traces(before.run.under(before.options), tmp_path, "step")[0]).workload
     assert [(each.name, each.shape, each.before) for each in read.frozen] == [
         (each.name, each.shape, each.before) for each in made("middle").frozen
     ]
