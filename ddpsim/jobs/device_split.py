@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from ddpsim.schedules.units import modules_of, units_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, find_nearest
 from ddpsim.workload.operators import NARROW, StepOperators
-from ddpsim.workload.profile import Workload
+from ddpsim.workload.profile import Buffer, Workload
 
 Members = tuple[int, ...]
 """Registration indices of parameters."""
@@ -218,3 +219,36 @@ def _read_bytes(parameters: Sequence[Parameter], operators: StepOperators, part:
 
 _WIDE = 4
 """Bytes of an fp32 value."""
+
+
+class HeldByDevice(NamedTuple):
+    """What one device of a rank has.
+
+    Attributes:
+        parameters: indices of those that are trained.
+        activations_bytes: None where a workload's are not known.
+    """
+
+    parameters: frozenset[int]
+    frozen_bytes: int
+    buffers: Sequence[Buffer]
+    activations_bytes: int | None
+
+
+def held_by(workload: Workload, device: int) -> HeldByDevice:
+    """Return what the device of that number has of a workload; all of it where a rank has one."""
+    parts, whole = workload.devices, workload.activations_bytes
+    if not parts:
+        every = frozenset(range(len(workload.parameters)))
+        return HeldByDevice(every, workload.frozen_bytes, workload.buffers, whole)
+    numbers = device_numbers(parts, workload.parameters)
+    where = buffer_devices(parts, workload.parameters, workload.buffers)
+    there = buffer_devices(parts, workload.parameters, workload.frozen)
+    ends = [0.0, *(part.device_s for part in parts)]
+    share = (ends[device + 1] - ends[device]) / ends[-1] if ends[-1] > 0 else 1.0
+    return HeldByDevice(
+        frozenset(index for index, number in enumerate(numbers) if number == device),
+        sum(each.size_bytes for each, number in zip(workload.frozen, there, strict=True) if number == device),
+        [buffer for buffer, number in zip(workload.buffers, where, strict=True) if number == device],
+        None if whole is None else round(share * whole),
+    )

@@ -18,10 +18,10 @@ from typing import Any
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.gpus.table import find_shipped_gpu
+from ddpsim.jobs.device_split import held_by
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.workload import Workload
-from ddpsim.workload.devices import held_by
 from ddpsim.workload.gpus import gpu_of, kind_of
 
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1}

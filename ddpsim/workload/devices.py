@@ -9,15 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
+from typing import Annotated, Protocol
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import FrozenParameter
 from ddpsim.errors import WorkloadError
 from ddpsim.fields import WRITTEN, Amount, Index, Key, Text
-
-if TYPE_CHECKING:
-    from ddpsim.workload.profile import Buffer, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,36 +158,3 @@ def part_shares(parts: Sequence[DevicePart], host_s: float, device_s: float) -> 
         return min(moment_s / whole_s, 1.0) if whole_s > 0 else 1.0
 
     return [(share(part.host_s, host_s), share(part.device_s, device_s), part) for part in parts[:-1]]
-
-
-class HeldByDevice(NamedTuple):
-    """What one device of a rank has.
-
-    Attributes:
-        parameters: indices of those that are trained.
-        activations_bytes: None where a workload's are not known.
-    """
-
-    parameters: frozenset[int]
-    frozen_bytes: int
-    buffers: Sequence[Buffer]
-    activations_bytes: int | None
-
-
-def held_by(workload: Workload, device: int) -> HeldByDevice:
-    """Return what the device of that number has of a workload; all of it where a rank has one."""
-    parts, whole = workload.devices, workload.activations_bytes
-    if not parts:
-        every = frozenset(range(len(workload.parameters)))
-        return HeldByDevice(every, workload.frozen_bytes, workload.buffers, whole)
-    numbers = device_numbers(parts, workload.parameters)
-    where = buffer_devices(parts, workload.parameters, workload.buffers)
-    there = buffer_devices(parts, workload.parameters, workload.frozen)
-    ends = [0.0, *(part.device_s for part in parts)]
-    share = (ends[device + 1] - ends[device]) / ends[-1] if ends[-1] > 0 else 1.0
-    return HeldByDevice(
-        frozenset(index for index, number in enumerate(numbers) if number == device),
-        sum(each.size_bytes for each, number in zip(workload.frozen, there, strict=True) if number == device),
-        [buffer for buffer, number in zip(workload.buffers, where, strict=True) if number == device],
-        None if whole is None else round(share * whole),
-    )
