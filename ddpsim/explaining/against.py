@@ -13,7 +13,7 @@ from ddpsim.explaining.late import FEWEST, SHARE, SURE, standard_error
 from ddpsim.explaining.ranks import PARTS, TracedRank
 from ddpsim.tables import ResultTable, table_of
 from ddpsim.tables.cells import ms_more, percent
-from ddpsim.trace.metrics import parts_of
+from ddpsim.trace.metrics import seconds_by_part
 from ddpsim.units import MIB, format_count, format_time
 
 
@@ -120,7 +120,7 @@ def compare_runs(now: Explanation, then: Explanation) -> RunComparison:
     parts = tuple(
         _change(
             name, then.parts.get(name, 0.0), now.parts.get(name, 0.0), step_s,
-            *([parts_of(it).get(name, 0.0) for it in rank.iterations] for rank in pair),
+            *([seconds_by_part(it).get(name, 0.0) for it in rank.iterations] for rank in pair),
         )
         for name in names
     )  # fmt: skip

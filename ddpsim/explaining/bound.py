@@ -9,7 +9,7 @@ from typing import Literal
 
 from ddpsim.explaining.late import LateRank
 from ddpsim.explaining.ranks import TracedRank, common_iterations, is_whole
-from ddpsim.trace.metrics import parts_of
+from ddpsim.trace.metrics import seconds_by_part
 from ddpsim.trace.records import PHASES
 
 Bound = Literal["host", "device", "communication", "input", "rank"]
@@ -81,7 +81,7 @@ def shares_of(rank: TracedRank, ranks: Sequence[TracedRank] = (), late: LateRank
     # The host copies buffers itself; on a GPU their broadcast is mostly its launches, which the device idles under.
     waits = ("exposed_comm_s",) if device_timed else ("exposed_comm_s", "buffer_broadcast_s")
     others = sorted({part for step in steps for part in step.waits_s})
-    told = [parts_of(step) for step in steps]
+    told = [seconds_by_part(step) for step in steps]
     communication = median(sum(parts.get(part, 0.0) for part in (*waits, *others)) for parts in told)
     if device_timed:
         device = median(sum(step.device_s.values()) for step in steps)

@@ -15,7 +15,7 @@ from statistics import median, mode
 from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.basis import basis_of
 from ddpsim.explaining.ranks import UNPREDICTED, Accumulation, TracedRank
-from ddpsim.trace.metrics import part_fields, parts_of
+from ddpsim.trace.metrics import part_fields, seconds_by_part
 from ddpsim.trace.records import BucketTimes, Iteration
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.iterations import IterationReader
@@ -123,7 +123,7 @@ def _join(rows: Sequence[Iteration]) -> Iteration:
     return replace(
         rows[-1],
         start_s=rows[0].start_s,
-        **part_fields(total(parts_of)),
+        **part_fields(total(seconds_by_part)),
         host_s=total(lambda row: row.host_s),
         device_s=total(lambda row: row.device_s),
         buckets=tuple(each for each in sent if isinstance(each, BucketTimes)),

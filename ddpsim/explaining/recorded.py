@@ -14,7 +14,7 @@ from ddpsim.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.ranks import UNPREDICTED, TracedRank
 from ddpsim.trace.json.reading import read_rank
-from ddpsim.trace.metrics import complete_parts, part_fields, parts_of
+from ddpsim.trace.metrics import complete_parts, part_fields, seconds_by_part
 from ddpsim.trace.records import HOST, OPTIMIZER, Iteration, Span, Trace
 from ddpsim.workload import Workload
 
@@ -131,5 +131,5 @@ def _with_loading(it: Iteration, updates: Sequence[Span]) -> Iteration:
         "optimizer": it.optimizer_s,
         "input": input_s,
     }
-    parts = complete_parts({**parts_of(it), "input_s": input_s}, it.iteration_s)
+    parts = complete_parts({**seconds_by_part(it), "input_s": input_s}, it.iteration_s)
     return replace(it, **part_fields(parts), held_up_s=0.0, layer_comm_s=None, stepped=True, others=(), host_s=own)

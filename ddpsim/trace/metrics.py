@@ -112,7 +112,7 @@ STATISTICS = ("median", "mean", "median of cycle means")
 either of two values; those of a cycle of accumulated gradients do too, and a cycle's mean is one period."""
 
 
-def parts_of(it: Iteration) -> dict[str, float]:
+def seconds_by_part(it: Iteration) -> dict[str, float]:
     """Return the parts of an iteration as a profiler's trace has them, by name: with those of its `waits_s`."""
     told = {part: getattr(it, part) for part in PARTS}
     return {**told, INPUT: it.input_s or 0.0, **it.waits_s}

@@ -22,7 +22,7 @@ from ddpsim.explaining.recorded import rank_from_trace, run_caps
 from ddpsim.explaining.splits import splits_of, wire_times
 from ddpsim.planning.planner import plan
 from ddpsim.trace.json import write_trace
-from ddpsim.trace.metrics import parts_of
+from ddpsim.trace.metrics import seconds_by_part
 from tests.ddpsim.explaining.seen_ranks import ranks
 from tests.ddpsim.workload.kineto_traces import Job, written
 from tests.traces import example_trace
@@ -44,14 +44,14 @@ def advised(basis, machine, parts):
 def test_messages_of_one_size_leave_open_what_other_sizes_take(tmp_path):
     rank, basis, machine = traced(tmp_path, bucket=6)
     assert machine.one_size.size_bytes == 24 << 20
-    told = advised(basis, machine, parts_of(rank.iterations[0]))
+    told = advised(basis, machine, seconds_by_part(rank.iterations[0]))
     (doubt,) = told.gain_doubts
     middle, low, high = told.best_gain
     assert doubt.low <= middle <= doubt.high
     assert doubt.high - doubt.low > 0.01
     assert low <= doubt.low
     assert high >= doubt.high
-    sure = advised(basis, replace(machine, one_size=None), parts_of(rank.iterations[0]))
+    sure = advised(basis, replace(machine, one_size=None), seconds_by_part(rank.iterations[0]))
     assert high - low > sure.best_gain[2] - sure.best_gain[1]
     assert told.document()["gain_doubts"][0]["remedy"].startswith("trace a few steps")
 
@@ -60,7 +60,7 @@ def test_buckets_are_planned_at_the_pace_that_was_traced(tmp_path, monkeypatch):
     rank, basis, machine = traced(tmp_path, bucket=6)
     asked = []
     monkeypatch.setattr(foretold, "best_plan", lambda *given, **named: asked.append(named) or plan(*given, **named))
-    told = advised(basis, machine, parts_of(rank.iterations[0]))
+    told = advised(basis, machine, seconds_by_part(rank.iterations[0]))
     assert [named["options"].keep_pace for named in asked] == [True]
     assert told.row.default.workload.device == told.prediction.workload.device
 
@@ -68,19 +68,21 @@ def test_buckets_are_planned_at_the_pace_that_was_traced(tmp_path, monkeypatch):
 def test_messages_of_sizes_far_apart_tell_them_apart(tmp_path):
     rank, basis, machine = traced(tmp_path, bucket=5)
     assert machine.one_size is None
-    assert advised(basis, machine, parts_of(rank.iterations[0])).gain_doubts == ()
+    assert advised(basis, machine, seconds_by_part(rank.iterations[0])).gain_doubts == ()
 
 
 def test_no_option_is_added_that_changes_nothing(tmp_path):
     rank, basis, machine = traced(tmp_path, bucket=6)
     assert not basis.workload.buffers
-    told = advised(replace(basis, broadcasts=False), machine, parts_of(rank.iterations[0]))
+    told = advised(replace(basis, broadcasts=False), machine, seconds_by_part(rank.iterations[0]))
     assert "broadcast_buffers" not in told.row.best.plan.torch
 
 
 def test_a_late_rank_holds_advice_back(tmp_path):
     rank, basis, machine = traced(tmp_path, bucket=6)
-    found = replace(explain(tmp_path / "rank0.json"), foretold=advised(basis, machine, parts_of(rank.iterations[0])))
+    found = replace(
+        explain(tmp_path / "rank0.json"), foretold=advised(basis, machine, seconds_by_part(rank.iterations[0]))
+    )
     assert any("buckets" in line for line in found.advice)
     late = late_rank(ranks(late={1: {"input": 0.020}}))
     held = replace(found, late=late, foretold=replace(found.foretold, row=None))
