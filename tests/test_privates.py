@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 OFFERED = frozenset(
     {
+        "_ddp_graph_static",
         "_repr_html_",
         "_apply_optimizer_in_backward",
         "_forward_hooks",
