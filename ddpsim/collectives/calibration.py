@@ -17,7 +17,7 @@ from ddpsim.collectives.gloo_priors import PRIORS as GLOO_PRIORS
 from ddpsim.collectives.mpi_priors import PRIORS as MPI_PRIORS
 from ddpsim.collectives.nccl_priors import PRIORS as NCCL_PRIORS
 from ddpsim.collectives.rccl_priors import PRIORS as RCCL_PRIORS
-from ddpsim.documents.fields import STATED, WRITTEN, Bounds, ByName, Rows
+from ddpsim.documents.fields import STATED, WRITTEN, AsRows, Bounds, ByName
 from ddpsim.errors import UnknownNameError
 from ddpsim.operations import Operation
 
@@ -58,7 +58,7 @@ class Curve:
     topology: str
     nodes: _Ranks
     gpus_per_node: _Ranks
-    points: Annotated[tuple[CurvePoint, ...], Rows()]
+    points: Annotated[tuple[CurvePoint, ...], AsRows()]
     algorithm: Annotated[str, WRITTEN] = "auto"
     gpus_per_process: Annotated[_Ranks, WRITTEN] = 1
     operation: Annotated[Operation, WRITTEN] = Operation.ALLREDUCE

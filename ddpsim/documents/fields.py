@@ -59,7 +59,7 @@ class OneOf:
 
 
 @dataclass(frozen=True)
-class Columns:
+class AsColumns:
     """A tuple of records is written as an object with a list for each of their fields, all of one length.
 
     A field that the file may lack is left out where no record has another value than its default.
@@ -67,7 +67,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Rows:
+class AsRows:
     """A tuple of records is written as a list of lists, each with the values of a record's fields in their order."""
 
 

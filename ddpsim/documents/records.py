@@ -16,7 +16,18 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, ge
 from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
 
 from ddpsim.documents.errors import document_error, format_value, join_errors, problems
-from ddpsim.documents.fields import MOST_ITEMS, Bounds, ByName, Checked, Columns, Key, NotInFile, OneOf, Parsed, Rows
+from ddpsim.documents.fields import (
+    MOST_ITEMS,
+    AsColumns,
+    AsRows,
+    Bounds,
+    ByName,
+    Checked,
+    Key,
+    NotInFile,
+    OneOf,
+    Parsed,
+)
 from ddpsim.errors import InputError
 
 
@@ -90,9 +101,9 @@ def _schema(hint: Any, marks: tuple[Any, ...] = ()) -> CoreSchema:
             return core_schema.no_info_after_validator_function(_tell(mark.check), _schema(hint, rest))
         if isinstance(mark, OneOf):
             return core_schema.literal_schema(list(mark.names))
-        if isinstance(mark, Columns):
+        if isinstance(mark, AsColumns):
             return _columns_schema(inner[0])
-        if isinstance(mark, Rows):
+        if isinstance(mark, AsRows):
             return _rows_schema(inner[0])
         if isinstance(mark, ByName):
             records = _tuple_schema((inner[1], ...), {})
@@ -242,9 +253,9 @@ def _value_of(value: Any, hint: Any) -> Any:
     for mark in _marks_of(hint):
         if isinstance(mark, Parsed):
             return mark.write(value)
-        if isinstance(mark, Columns):
+        if isinstance(mark, AsColumns):
             return _columns_of(value, get_args(get_args(hint)[0])[0])
-        if isinstance(mark, Rows):
+        if isinstance(mark, AsRows):
             return [[getattr(each, field.name) for field in fields(each)] for each in value]
         if isinstance(mark, ByName):
             return document_of(tuple(value.values()))

@@ -14,7 +14,7 @@ from ddpsim.network.fairness import alone_s
 from ddpsim.operations import Operation
 from ddpsim.retiming.dependencies import Moments, RetimedRun, goes_apart, is_in_line, narrow
 from ddpsim.retiming.intervals import Columns, fair_rates, integrate_busy, share
-from ddpsim.retiming.prices import CollectiveTimes, Prices, SentCollective
+from ddpsim.retiming.prices import CollectivePrices, Prices, SentCollective
 from ddpsim.simulation.graph import NodeKind, RankGraph
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.lanes import send_s
@@ -129,7 +129,7 @@ class RetimedCollectives:
         self._all, nodes = [seen.order.row[nodes] for nodes in each_rank], each_rank[0]
         self._collectives = [run.graph.collectives[node] for node in nodes]
         sent = [SentCollective(each, sender) for each, sender in zip(self._collectives, self._senders, strict=True)]
-        self._times = CollectiveTimes(run, prices, list({each.key: each for each in sent}.values()))
+        self._times = CollectivePrices(run, prices, list({each.key: each for each in sent}.values()))
         self._kind = np.array([self._times.rows[each.key] for each in sent])
         self.line_s = np.zeros(seen.columns)
         if any(is_in_line(run, lane) for lane in range(len(ranks_of[0].lanes))):

@@ -251,7 +251,7 @@ class SentCollective:
         return self.sender, *self.collective.key
 
 
-class CollectiveTimes:
+class CollectivePrices:
     """Times of the distinct collectives of a run under several assumptions.
 
     Args:

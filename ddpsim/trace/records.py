@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
-from ddpsim.documents.fields import MOST_ITEMS, STATED, Bounds, NotInFile, Parsed, Rows
+from ddpsim.documents.fields import MOST_ITEMS, STATED, AsRows, Bounds, NotInFile, Parsed
 from ddpsim.operations import Operation
 
 HOST = "host"
@@ -260,7 +260,7 @@ class Iteration:
     synced: bool = True
     stepped: bool = True
     buckets: Annotated[tuple[BucketTimes, ...], STATED] = ()
-    gradients: Annotated[tuple[Gradient, ...], Rows(), STATED] = ()
+    gradients: Annotated[tuple[Gradient, ...], AsRows(), STATED] = ()
     layer_comm_s: Moment | None = None
     others: Annotated[tuple[CollectiveTimes, ...], NotInFile] = ()
     parts: tuple[PartTimes, ...] = ()

@@ -6,7 +6,7 @@ import math
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated
 
-from ddpsim.documents.fields import STATED, WRITTEN, Amount, Bounds, Checked, Columns, Count, Index, OneOf, Text
+from ddpsim.documents.fields import STATED, WRITTEN, Amount, AsColumns, Bounds, Checked, Count, Index, OneOf, Text
 from ddpsim.errors import WorkloadError
 
 Product = tuple[Count, Count, Count, Count]
@@ -74,7 +74,7 @@ def _fix_rounding(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     )
 
 
-Launches = Annotated[tuple[Operator, ...], Checked(_fix_rounding), Columns()]
+Launches = Annotated[tuple[Operator, ...], Checked(_fix_rounding), AsColumns()]
 
 
 def _grow(product: Product, factor: float, fixed_bytes: float) -> Product:

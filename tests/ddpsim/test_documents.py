@@ -14,15 +14,15 @@ from ddpsim.documents.fields import (
     STATED,
     WRITTEN,
     Amount,
+    AsColumns,
+    AsRows,
     ByName,
     Checked,
-    Columns,
     Count,
     Index,
     Key,
     NotInFile,
     OneOf,
-    Rows,
     Text,
 )
 from ddpsim.documents.records import document_of, read_as
@@ -43,7 +43,7 @@ def check_few(sizes: tuple[Size, ...]) -> tuple[Size, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    sizes: Annotated[tuple[Size, ...], Checked(check_few), Rows()] = ()
+    sizes: Annotated[tuple[Size, ...], Checked(check_few), AsRows()] = ()
     kind: Annotated[str, OneOf(("ring", "tree"))] = "ring"
     name: str = "a"
 
@@ -59,7 +59,7 @@ class Example:
     time_s: Annotated[Amount, Key(("times", "s"))] = 0.0
     parts: tuple[Part, ...] = ()
     known: Annotated[Mapping[str, Part], ByName(), STATED] = ()  # type: ignore[assignment]
-    columns: Annotated[tuple[Part, ...], Columns()] = ()
+    columns: Annotated[tuple[Part, ...], AsColumns()] = ()
     asked: Annotated[int, NotInFile] = 7
 
 
