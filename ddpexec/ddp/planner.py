@@ -115,8 +115,8 @@ class SchedulePlanner:
         """Return the schedule of the first iterations; while the job learns it is DDP's, which needs no times.
 
         Raises:
-            OptionError: servers, which have no gradients to learn of, averaged parameters, or optimizers of flat parts, which have one count
-                of steps for all their parameters, where some may have taken fewer while the job learned.
+            OptionError: servers, which have no gradients to learn of, averaged parameters, or optimizers of flat
+                parts, which have one count of steps for all their parameters, where some may have taken fewer while the job learned.
         """
         setup = self._setup()
         own, place = self._make(setup), f"scheme={self.scheme.name}"
