@@ -116,7 +116,8 @@ class SchedulePlanner:
 
         Raises:
             OptionError: servers, which have no gradients to learn of, averaged parameters, or optimizers of flat
-                parts, which have one count of steps for all their parameters, where some may have taken fewer while the job learned.
+                parts, which have one count of steps for all their parameters, where some may have taken fewer while
+                the job learned.
         """
         setup = self._setup()
         own, place = self._make(setup), f"scheme={self.scheme.name}"
