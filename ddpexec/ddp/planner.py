@@ -115,9 +115,8 @@ class SchedulePlanner:
         """Return the schedule of the first iterations; while the job learns it is DDP's, which needs no times.
 
         Raises:
-            OptionError: servers, which have no gradients to learn of, averaged parameters, or optimizers of flat
-                parts, which have one count of steps for all their parameters, where some may have taken fewer while
-                the job learned.
+            OptionError: servers, which have no gradients to learn of, or optimizers of flat parts, which have one count
+                of steps for all their parameters, where some may have taken fewer while the job learned.
         """
         setup = self._setup()
         own, place = self._make(setup), f"scheme={self.scheme.name}"
@@ -126,9 +125,6 @@ class SchedulePlanner:
         if own.sharding.hosts:
             what, remedy = "servers take no part in the iterations in which times are learned", "give `learn=0`"
             raise OptionError(what, place=place, remedy=remedy)
-        if self.scheme.steps > 1 or self.scheme.name.startswith("averaging"):
-            what = "parameters that are averaged do not go on from gradients that were summed"
-            raise OptionError(what, place=place, remedy="give `learn=0`")
         if keeps_parts(own) and self.find_unused:
             what = "flat parts cannot take over steps that some of their parameters were left out of"
             raise OptionError(what, place=place, remedy="give `learn=0`, or no `find_unused_parameters`")

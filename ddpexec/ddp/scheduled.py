@@ -272,6 +272,7 @@ class ScheduledModule(nn.Module):
             schedule = planner.make_learned(learning, lanes.of("main", rings=False), self.caps)
             check_agreement(schedule, self.communicator, self.device)
             self._install(schedule, planner.plan)
+            self.reducer.stats.begin(self.reducer.iteration + 1)
 
     # ---- what is called at the points of an iteration
 

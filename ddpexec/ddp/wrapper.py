@@ -404,8 +404,6 @@ class DistributedDataParallel(JoinableModule):
         """Do what ranks do together before a forward, and begin an iteration where it is for a backward."""
         if self._join_config.enable:
             self.check_joinable()
-        if training:
-            self._learn()
         if training and not local:
             self.reducer.stats.begin(self.reducer.iteration + 1)
         self.notify_join()
@@ -421,6 +419,8 @@ class DistributedDataParallel(JoinableModule):
         if self.buffers_due(after_forward=False):
             self._synchronise_buffers()
         if training:
+            # Behind the buffers: those that the schedule which is left was to broadcast are, though the next keeps own.
+            self._learn()
             self._begin(local=local)
 
     def _take_over_optimizers(self) -> None:

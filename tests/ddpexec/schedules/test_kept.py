@@ -69,7 +69,7 @@ def test_another_scheme_s_state_is_refused(rank: int) -> None:
         (wrapped(0, "averaging:5"), kept, "of scheme 'averaging:4'"),
         (wrapped(0, "averaging:4"), {**kept, "place": (rank, 3)}, r"of place \(0, 3\)"),
         (wrapped(0, "averaging:4"), {**kept, "tensors": [torch.zeros(3)]}, r"of tensors of \[3\] elements"),
-        (wrapped(0, "priority", learn=2), kept, "still to be made"),
+        (wrapped(0, "averaging:4", learn=2), kept, "still to be made"),
     ]
     for made, state, said in refused:
         with pytest.raises(OptionError, match=said):

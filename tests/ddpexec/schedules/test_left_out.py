@@ -123,6 +123,7 @@ def test_flat_parts_take_over_the_state_of_their_parameters(rank: int) -> None:
     """Let ZeRO take over what optimizers of whole parameters know, a scalar's among them."""
     used: Use = lambda step, micro, place: (0, 1, 2)  # noqa: E731
     found = {f"{s} {o}": far(rank, s, o, used, learn=2) for s in ("zero1", "zero2") for o in OPTIMIZERS}
+    found["in the midst"] = far(rank, "averaging:1", "sgd", used, 2, 1, learn=1, accumulate=2)
     assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
 
 

@@ -97,6 +97,31 @@ def test_buffers_of_a_scheme_are_those_of_rank_0_or_a_hooks(rank: int) -> None:
     assert (module.count.tolist(), names) == ([3.0, 3.0], ["count"])
 
 
+class Counts(nn.Module):
+    """Notes its buffer as each forward finds it, and adds its rank to it."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.layer, self.rank, self.found = nn.Linear(2, 2), rank, list[float]()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Any) -> Any:
+        self.found.append(float(self.count))
+        self.count += 1 + self.rank
+        return self.layer(x)
+
+
+@ranks.on(2)
+def test_what_learns_broadcasts_buffers_to_its_end_and_what_averages_never(rank: int) -> None:
+    module = Counts(rank)
+    made = DistributedDataParallel(module, scheme="averaging:1", make_optimizer=OPTIMIZERS["sgd"], learn=2)
+    for _ in range(5):
+        made(torch.ones(1, 2)).sum().backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+    assert module.found == ([0, 1, 2, 3, 4] if rank == 0 else [0, 1, 2, 4, 6])
+
+
 @ranks.on(2)
 def test_ddp_clips_completes_and_closes_as_a_scheme_does(rank: int) -> None:
     found = []
