@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
 
@@ -64,6 +64,9 @@ def read_as(model: type[Read], document: object, place: str, error: type[InputEr
         place: the file's name, for the message.
         error: what to raise where it is another's file, or anything in it is missing or of the wrong kind.
         remedy: what to do then, for the message.
+
+    Raises:
+        InputError: as `error`, with `place`, and each problem with its keys: `parameters.3.shape: ...`.
     """
     if hasattr(model, "SCHEMA"):
         _check_schema(model, document, place, error, remedy)
@@ -89,29 +92,35 @@ def _validator_of(kind: Any) -> SchemaValidator:
 
 
 def _schema(hint: Any, marks: tuple[Any, ...] = ()) -> CoreSchema:
-    """Return pydantic's schema of a type, of those that records of files have."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _schema(inner[0], (*hint.__metadata__, *marks))
+    """Return pydantic's schema of a type of a record's field, with its marks."""
+    if get_origin(hint) is Annotated:
+        return _schema(get_args(hint)[0], (*hint.__metadata__, *marks))
+    inner = get_args(hint)
     for place, mark in enumerate(marks):
-        rest = marks[:place] + marks[place + 1 :]
-        if isinstance(mark, Parsed):
-            return core_schema.no_info_plain_validator_function(_tell(mark.read))
-        if isinstance(mark, Checked):
-            return core_schema.no_info_after_validator_function(_tell(mark.check), _schema(hint, rest))
-        if isinstance(mark, OneOf):
-            return core_schema.literal_schema(list(mark.names))
-        if isinstance(mark, AsColumns):
-            return _columns_schema(inner[0])
-        if isinstance(mark, AsRows):
-            return _rows_schema(inner[0])
-        if isinstance(mark, ByName):
-            records = _tuple_schema((inner[1], ...), {})
-            return core_schema.no_info_after_validator_function(_by_name, records)
-    bounds = {
-        name: bound for mark in marks if isinstance(mark, Bounds)
-        for name, bound in vars(mark).items() if bound is not None
-    }  # fmt: skip
+        match mark:
+            case Parsed():
+                return core_schema.no_info_plain_validator_function(_raise_as_pydantic(mark.read))
+            case Checked():
+                rest = _schema(hint, marks[:place] + marks[place + 1 :])
+                return core_schema.no_info_after_validator_function(_raise_as_pydantic(mark.check), rest)
+            case OneOf():
+                return core_schema.literal_schema(list(mark.names))
+            case AsColumns():
+                return _columns_schema(inner[0])
+            case AsRows():
+                return _rows_schema(inner[0])
+            case ByName():
+                return core_schema.no_info_after_validator_function(_by_name, _tuple_schema((inner[1], ...), {}))
+    bounds: dict[str, float] = {}
+    for mark in marks:
+        if isinstance(mark, Bounds):
+            bounds |= {name: bound for name, bound in vars(mark).items() if bound is not None}
+    return _schema_within(hint, marks, bounds)
+
+
+def _schema_within(hint: Any, marks: tuple[Any, ...], bounds: Mapping[str, Any]) -> CoreSchema:
+    """Return the schema of a type within bounds; `marks` are those of the one that may be None."""
+    origin, inner = get_origin(hint), get_args(hint)
     if hint in _PLAIN:
         return _PLAIN[hint](**bounds)
     if origin in (Union, types.UnionType):
@@ -120,8 +129,6 @@ def _schema(hint: Any, marks: tuple[Any, ...] = ()) -> CoreSchema:
         return made if len(kinds) == len(inner) else core_schema.nullable_schema(made)
     if origin is tuple:
         return _tuple_schema(inner, bounds)
-    if origin is Literal:
-        return core_schema.literal_schema(list(inner))
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return core_schema.no_info_after_validator_function(hint, core_schema.literal_schema([*map(str, hint)]))
     if is_dataclass(hint):
@@ -131,16 +138,16 @@ def _schema(hint: Any, marks: tuple[Any, ...] = ()) -> CoreSchema:
     return core_schema.any_schema()
 
 
-def _tell(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `check`, whose InputError pydantic keeps with all others of the file."""
+def _raise_as_pydantic(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `check` with its InputError as one that pydantic collects with all others of the file."""
 
-    def told(value: Any) -> Any:
+    def checked(value: Any) -> Any:
         try:
             return check(value)
         except InputError as error:
             raise document_error(error.message, *_path(error.place)) from error
 
-    return told
+    return checked
 
 
 def _path(place: str | None) -> list[str | int]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 from typing import Literal
 
 from ddpsim.explaining.late import LateRank
-from ddpsim.explaining.ranks import TracedRank, common_iterations, is_whole
+from ddpsim.explaining.ranks import TracedRank, common_iterations
 from ddpsim.trace.metrics import seconds_by_part
 from ddpsim.trace.records import PHASES
 
@@ -106,7 +107,7 @@ def _find_waiting(ranks: Sequence[TracedRank]) -> tuple[float, int | None]:
     """Return how long the first rank waits in a usual step, doing nothing else, and for whom most of the time."""
     waited: list[float] = []
     whose: dict[int, float] = {}
-    for row in common_iterations(ranks, is_whole) if len(ranks) > 1 else ():
+    for row in common_iterations(ranks, attrgetter("whole")) if len(ranks) > 1 else ():
         sent = {rank: it.collectives for rank, it in row.items()}
         if len({len(each) for each in sent.values()}) > 1:
             continue

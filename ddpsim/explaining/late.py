@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 
-from ddpsim.explaining.ranks import Row, TracedRank, common_iterations, is_whole
+from ddpsim.explaining.ranks import Row, TracedRank, common_iterations
 from ddpsim.trace.records import PHASES, Iteration
 from ddpsim.units import format_time
 
@@ -60,7 +61,7 @@ class LateRank:
 
 def late_rank(ranks: Sequence[TracedRank]) -> LateRank | None:
     """Return the rank that is late, None where none is, or where there is one rank alone or hardly a step."""
-    steps = common_iterations(ranks, is_whole)
+    steps = common_iterations(ranks, attrgetter("whole"))
     if len(ranks) < 2 or len(steps) < FEWEST:
         return None
     step_s = median(step.iteration_s for row in steps for step in row.values())
@@ -72,7 +73,7 @@ def explain_unknown(ranks: Sequence[TracedRank]) -> str | None:
     """Return why nobody can say whether a rank is late, and what to do; None where one can."""
     if len(ranks) < 2:
         return None
-    count = len(common_iterations(ranks, is_whole))
+    count = len(common_iterations(ranks, attrgetter("whole")))
     if count >= FEWEST:
         return None
     what = f"too few steps were seen to tell whether a rank is late: {count}, of at least {FEWEST}"
@@ -86,7 +87,7 @@ def explain_unknown(ranks: Sequence[TracedRank]) -> str | None:
 
 def excess_s(ranks: Sequence[TracedRank]) -> dict[int, dict[str, float]]:
     """Return by rank and phase the median over steps of what it takes beyond the median of the others."""
-    steps = common_iterations(ranks, is_whole)
+    steps = common_iterations(ranks, attrgetter("whole"))
     if len(ranks) < 2 or not steps:
         return {}
     return {rank: {phase: median(_excesses(rank, steps, _own(phase))) for phase in PHASES} for rank in sorted(steps[0])}
@@ -97,7 +98,7 @@ def explain_unsure(ranks: Sequence[TracedRank]) -> str | None:
 
     None where it is below `SHARE` of the step or names somebody, and where too few steps were seen.
     """
-    steps = common_iterations(ranks, is_whole)
+    steps = common_iterations(ranks, attrgetter("whole"))
     if len(ranks) < 2 or len(steps) < FEWEST:
         return None
     step_s = median(step.iteration_s for row in steps for step in row.values())

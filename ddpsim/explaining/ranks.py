@@ -58,6 +58,7 @@ class TracedRank:
         world_size: None likewise.
         backend: `nccl`, `gloo`, or None.
         device: GPU model, or `cpu`.
+        place: the file's name, for messages.
         kind: who wrote it: `kineto` or `ddpsim`.
         scheme: `ddp` where gradients' hooks launch allreduces, else `other`.
         notes: what was left out, what is not known.
@@ -117,8 +118,3 @@ def common_iterations(ranks: Sequence[TracedRank], counts: Callable[[Iteration],
             if rank.rank is not None and counts(it):
                 by_number.setdefault(it.index, {})[rank.rank] = it
     return [row for _, row in sorted(by_number.items()) if len(row) == len(ranks)]
-
-
-def is_whole(it: Iteration) -> bool:
-    """Whether its period is known."""
-    return it.whole

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ddpsim.prediction.prediction import AlternativeStep, Prediction
-from ddpsim.prediction.simulated_run import SAME, SimulatedRun, is_settled, shorten_run, told_period_s
+from ddpsim.prediction.simulated_run import SAME, SimulatedRun, is_settled, shorten_run, simulated_period_s
 from ddpsim.retiming.dependencies import Dependencies
 from ddpsim.retiming.prices import has_prices
 from ddpsim.retiming.retime import periods_s, run_again
@@ -71,7 +71,7 @@ def retime(run: SimulatedRun, assumed: Sequence[Assumptions]) -> list[float | No
     extent = _extent(run, few=few)
     if run.order is None and has_prices(ran):
         run.order = Dependencies(ran, extent.end)
-    longer_s = told_period_s(ran) - told_period_s(ran, extent) if few else 0.0
+    longer_s = simulated_period_s(ran) - simulated_period_s(ran, extent) if few else 0.0
     told = periods_s(ran, extent, assumed, run.order)
     return [None if each is None else each + longer_s for each in told]
 
@@ -128,7 +128,7 @@ def _extent(run: SimulatedRun, *, few: bool) -> SimulatedIterations:
     short = _counted(run, options, extent).fit(options, ran.schedule)
     # A slow host may fall behind by less each iteration: then the short run has not reached the steady period yet, and
     # the iterations of the whole run are read.
-    settled = few or short.repeats or abs(told_period_s(ran, short) / told_period_s(ran) - 1) <= SAME
+    settled = few or short.repeats or abs(simulated_period_s(ran, short) / simulated_period_s(ran) - 1) <= SAME
     return short if settled else ran.extent
 
 

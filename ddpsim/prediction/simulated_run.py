@@ -143,11 +143,11 @@ class SimulatedRun:
         """Return its buckets and its period in seconds; of runs of one job with the same buckets one is simulated."""
         if (resolved := self._resolve_from_same_job()) is None:
             ran = self.short(progress)
-            return plan_of(ran), told_period_s(ran)
+            return plan_of(ran), simulated_period_s(ran)
         plan = plan_of(resolved)
         groups = tuple(plan.groups())
         if groups not in self._periods:
-            self._periods[groups] = told_period_s(self.short(progress))
+            self._periods[groups] = simulated_period_s(self.short(progress))
         return plan, self._periods[groups]
 
     def _resolve_from_same_job(self) -> ResolvedJob | None:
@@ -229,7 +229,7 @@ class SimulatedRun:
         return found | {name: replay_on(topology, load_workload(name), self.options) for name in named}
 
 
-def told_period_s(ran: JobRun, extent: SimulatedIterations | None = None) -> float:
+def simulated_period_s(ran: JobRun, extent: SimulatedIterations | None = None) -> float:
     """Return the period that a run tells in seconds, by the iterations of `extent`; None is by those that count."""
     end = ran.times.end
     return float(period_of(ran, extent or ran.extent, lambda node: np.array(end[node])))
@@ -240,8 +240,8 @@ def is_settled(ran: JobRun) -> bool:
     extent, period = ran.extent, ran.job.options.period
     if extent.repeats or extent.end - extent.begin > period:
         return True
-    before_s = told_period_s(ran, replace(extent, begin=extent.begin - period, end=extent.begin))
-    return abs(told_period_s(ran) - before_s) <= SAME * before_s
+    before_s = simulated_period_s(ran, replace(extent, begin=extent.begin - period, end=extent.begin))
+    return abs(simulated_period_s(ran) - before_s) <= SAME * before_s
 
 
 def shorten_run(options: Options, workload: Workload) -> tuple[Options, SimulatedIterations | None]:
