@@ -145,13 +145,10 @@ def _raise_as_pydantic(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return check(value)
         except InputError as error:
-            raise document_error(error.message, *_path(error.place)) from error
+            keys = error.place.split(".") if error.place else []
+            raise document_error(error.message, *(int(key) if key.isdigit() else key for key in keys)) from error
 
     return checked
-
-
-def _path(place: str | None) -> list[str | int]:
-    return [int(key) if key.isdigit() else key for key in place.split(".")] if place else []
 
 
 def _by_name(records: tuple[Any, ...]) -> dict[str, Any]:
