@@ -15,7 +15,7 @@ STUDIES_SEED := $(or $(STUDIES_SEED),$(shell date +%s))
 export OMP_NUM_THREADS ?= 1
 
 
-.PHONY: unchanged check check-studies test-rest test-all test-times test-repeat summary faster orders schemes bands schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint docs bench conformance bench-exec gpu clean
+.PHONY: unchanged check check-studies test-rest test-all test-each test-times test-repeat summary faster orders schemes bands schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint docs bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
@@ -79,6 +79,10 @@ test-rest: .venv/.dev
 # Both at once: what they share, imports and kept results, is there once.
 test-all: .venv/.dev
 	$(PYTEST) tests
+
+# What continuous integration runs: each test, and of those that have several cases not the costly ones.
+test-each: .venv/.dev
+	$(PYTEST) tests --part each
 
 # Tests of the studies: fits and kept runs that hold the committed figures.
 STUDIES := studies

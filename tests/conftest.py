@@ -4,7 +4,8 @@
 a wait (processes that are stopped, lost, or launched anew), or minutes of a processor. A test says so with
 `@pytest.mark.needs("wait")`; who asks for a lab or a browser in a fixture need not. The costliest cases of all others
 are listed in `costly.txt`, which `tests.leaving` writes of a measured run. `--part` chooses: `quick` is what
-`make test` runs, `rest` what it leaves, and without it every test runs.
+`make test` runs, `rest` what it leaves, `each` what continuous integration runs: each test, without the costly ones of
+several cases. Without it every test runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hypothesis import settings
 
 from ddpsim.doctor import other_work
 from tests import leftovers
-from tests.leaving import listed
+from tests.leaving import further, listed
 from tests.profile import examples
 
 NEEDS = {
@@ -58,7 +59,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", choices=("quick", "rest"), help="run what `make test` runs, or what it leaves")
+    parser.addoption("--part", choices=("quick", "rest", "each"), help="what `make test` runs, what it leaves, or CI")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -102,13 +103,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=only))
     if not (part := config.getoption("--part")):
         return
-    left = collections.Counter[str]()
-    chosen, others = [], []
-    for item in items:
-        need = needed(item)
-        (chosen if (need is None) == (part == "quick") else others).append(item)
-        if need is not None:
-            left[need] += 1
+    needs = {item.nodeid: need for item in items if (need := needed(item)) is not None}
+    if part == "each":
+        costly = {case for case, need in needs.items() if need in ("minutes", "seconds")}
+        leaves = further((item.nodeid for item in items), costly)
+    else:
+        leaves = {item.nodeid for item in items if (item.nodeid in needs) == (part == "quick")}
+    chosen = [item for item in items if item.nodeid not in leaves]
+    others = [item for item in items if item.nodeid in leaves]
+    left = collections.Counter(needs[item.nodeid] for item in others if item.nodeid in needs)
     items[:] = chosen
     config.hook.pytest_deselected(items=others)
     config.stash[LEFT] = left
@@ -138,7 +141,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Name the tests that ran again, with their reason, and say how many cases are left to `make check`."""
     for report in terminalreporter.stats.get("rerun", ()):
         terminalreporter.write_line(f"{AGAIN}: {report.nodeid}: {str(report.longrepr).strip().splitlines()[-1]}")
-    if config.getoption("--part") == "quick" and (left := config.stash.get(LEFT, None)):
+    if config.getoption("--part") in ("quick", "each") and (left := config.stash.get(LEFT, None)):
         needs = ", ".join(f"{count} that need {NEEDS[need]}" for need, count in left.most_common())
         terminalreporter.write_line(f"left to `make check`: {sum(left.values())} cases: {needs}")
 

@@ -4,6 +4,9 @@ SECONDS.json is what `pytest -p tests.processor --seconds-by-test` wrote of a ru
 it and of what it says already of cases that the run left out: the cases that take `LEAST_S` and more, the costliest
 first, while those that `make test` keeps are `KEPT` of all. A test that has several cases keeps its cheapest one; in
 the rooms of `WHOLE`, the model itself, none goes that is alone.
+
+Continuous integration runs each test once at least, and leaves of those that have several cases the costly ones
+(`further`); which of them are questions of their own, `APART` says.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from tests.processor import COLLECTED
@@ -22,6 +25,8 @@ KEPT = 0.92
 LEAST_S = 0.8
 """Of the processor: what takes less stays. So chosen that what is kept takes two idle cores less than five minutes."""
 WHOLE = ("tests/ddpsim/bucketing/", "tests/ddpsim/collectives/", "tests/ddpsim/simulation/", "tests/ddpexec/ddp/")
+APART = ("tests/test_docs.py", "tests/test_readme_figures.py")
+"""Files whose cases each hold another command or figure of the documentation."""
 
 
 def listed() -> dict[str, float]:
@@ -48,6 +53,12 @@ def chosen(seconds: Mapping[str, float], kept: float = KEPT) -> dict[str, float]
         alike[test] -= 1
         found[case] = taken_s
     return found
+
+
+def further(cases: Iterable[str], costly: Collection[str]) -> set[str]:
+    """Return those of `costly` beside which another case of the same test stays; none of `APART`."""
+    kept = {_test(case) for case in cases if case not in costly}
+    return {case for case in costly if _test(case) in kept and not case.startswith(APART)}
 
 
 def _test(case: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.leaving import LIST, WHOLE, chosen, listed
+from tests.leaving import APART, LIST, WHOLE, chosen, further, listed
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,3 +55,12 @@ def test_a_test_keeps_its_cheapest_case_and_the_model_every_test(seconds: dict[s
 
 def test_what_takes_little_time_is_kept_however_many_there_are() -> None:
     assert chosen({f"tests/test_a.py::test_{number}": 0.1 for number in range(10)}, 0.0) == {}
+
+
+def test_of_several_cases_the_costly_are_further_ones_while_another_stays(seconds: dict[str, float]) -> None:
+    several = {case for case in seconds if "test_several" in case}
+    costly = several - {"tests/test_b.py::test_several[7]"}
+    assert further(seconds, costly | {"tests/test_a.py::test_alone_6"}) == costly
+    assert further(seconds, several) == set()
+    blocks = {f"{APART[0]}::test_page[{number}]" for number in range(2)}
+    assert further(blocks, {f"{APART[0]}::test_page[1]"}) == set()
