@@ -1,13 +1,15 @@
 """Every study is imported, and its quick pages are made again: `python -m studies.check [--all] [NAME ...]`.
 
-What differs from the committed pages is printed, and the exit code is 1. Pages that take a processor more than a
-minute are made with `--all` only; rows of them are held by each study's tests.
+What differs from the committed pages is printed, and the exit code is 1. Pages that take a processor minutes are made
+with `--all` only, and continuous integration, with STUDIES_PAGES=commit, leaves those too that take most of a minute;
+rows of both are held by each study's tests.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -33,9 +35,10 @@ def imported(name: str) -> Study | None:
 
 
 def quick(name: str, *, every: bool = False) -> list[tuple[Study, Page]]:
-    """Return a study's pages that are made again; with `every` those that take long too."""
+    """Return a study's pages that are made again here; with `every` those that take long too."""
     study = imported(name)
-    return [] if study is None else [(study, page) for page in study.pages if page.quick or every]
+    often = {"commit"} if os.environ.get("STUDIES_PAGES") == "commit" else {"commit", "check"}
+    return [] if study is None else [(study, page) for page in study.pages if every or page.again in often]
 
 
 def differs(study: Study, page: Page) -> Iterator[str]:

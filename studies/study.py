@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from ddpsim.files import write_whole
 
@@ -23,13 +23,14 @@ class Page:
         name: of its file, in the study's folder.
         text: makes it.
         pictures: by file name, what draws each.
-        quick: whether a check makes the whole page again; of another, the study's tests make single rows.
+        again: how often the whole page is made again: for each `commit`, by `make check` alone (`check`), or where
+            `python -m studies.check --all` is asked; of what is not made again the study's tests make single rows.
     """
 
     name: str
     text: Callable[[], str]
     pictures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
-    quick: bool = True
+    again: Literal["commit", "check", "asked"] = "commit"
 
 
 class Table(TypedDict):

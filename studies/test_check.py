@@ -71,6 +71,16 @@ def test_a_page_that_differs_is_told_by_its_lines(
     assert check.main(["made-up"]) == 0
 
 
+def test_continuous_integration_leaves_pages_that_take_most_of_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [Page(f"{again}.md", str, again=again) for again in ("commit", "check", "asked")]
+    monkeypatch.setattr(check, "imported", lambda name: Study("made-up", pages))
+    monkeypatch.delenv("STUDIES_PAGES", raising=False)
+    assert [page.name for _, page in check.quick("made-up")] == ["commit.md", "check.md"]
+    assert len(check.quick("made-up", every=True)) == 3
+    monkeypatch.setenv("STUDIES_PAGES", "commit")
+    assert [page.name for _, page in check.quick("made-up")] == ["commit.md"]
+
+
 def test_a_study_prints_its_pages_or_writes_them_or_gives_their_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

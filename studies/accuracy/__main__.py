@@ -9,7 +9,7 @@ from studies.study import Page, Study
 
 STUDY = Study(
     "accuracy",
-    (Page("accuracy.md", accuracy.text, quick=False), Page("operations.md", operations.text)),
+    (Page("accuracy.md", accuracy.text, again="asked"), Page("operations.md", operations.text)),
 )
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from studies.study import Page, Study
 
 STUDY = Study(
     "bands",
-    (Page("bands.md", coverage.text, quick=False),),
+    (Page("bands.md", coverage.text, again="asked"),),
 )
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from studies.study import Page, Study
 
 STUDY = Study(
     "estimates",
-    (Page("estimates.md", estimates.text),),
+    (Page("estimates.md", estimates.text, again="check"),),
 )
 
 if __name__ == "__main__":

@@ -201,7 +201,8 @@ def _summary(judged: Sequence[Judged]) -> list[str]:
     return lines
 
 
-def _row(judged: Judged) -> str:
+def row(judged: Judged) -> str:
+    """Return a step's line of the page."""
     step = judged.step
 
     def percent(seconds: float | None) -> str:
@@ -246,8 +247,8 @@ def page(judged: Sequence[Judged]) -> str:
         "BAND": "{:.2f} to {:.2f}".format(*map(math.exp, ROOFLINE_BAND)),
         "SECOND_SUMMARY": "\n".join([_SUMMARY, *_summary(second)]),
         "FIRST_SUMMARY": "\n".join([_SUMMARY, *_summary(first)]),
-        "SECOND": "\n".join([_ROWS, *map(_row, second)]),
-        "FIRST": "\n".join([_ROWS, *map(_row, first)]),
+        "SECOND": "\n".join([_ROWS, *map(row, second)]),
+        "FIRST": "\n".join([_ROWS, *map(row, first)]),
         "STEPS": str(len(judged)),
         "GPUS": str(len({each.step.gpu for each in judged})),
         "SOURCES": "\n".join(_source(name, source) for name, source in sources().items()),
@@ -277,7 +278,7 @@ def main() -> None:
     """Print what the first half alone says."""
     half = [step for step in steps() if step.fitted]
     judged = [judge(step, half) for step in half]
-    print("\n".join([_SUMMARY, *_summary(judged), _ROWS, *map(_row, judged)]))
+    print("\n".join([_SUMMARY, *_summary(judged), _ROWS, *map(row, judged)]))
 
 
 if __name__ == "__main__":

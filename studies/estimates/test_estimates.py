@@ -12,7 +12,7 @@ from ddpexec.capturing.live import own_bytes
 from ddpexec.capturing.operators import operator_of
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.workload.gpus import EAGER
-from studies.estimates.estimates import judge, torch_s
+from studies.estimates.estimates import PAGE, judge, row, torch_s
 from studies.estimates.estimates_fit import Counted, counted, fit, loss
 from studies.estimates.one_gpu_steps import steps
 
@@ -31,6 +31,8 @@ def test_attention_that_was_not_one_kernel_is_counted_apart() -> None:
 
 
 def test_an_anchor_is_never_the_step_that_is_judged() -> None:
+    """And a row of the page is what it is judged to be; `make check` makes all of them."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
     for step in EVERY:
         judged = judge(step, EVERY) if step.source == "summerquest-xu" else None
         if judged is not None:
@@ -39,6 +41,7 @@ def test_an_anchor_is_never_the_step_that_is_judged() -> None:
             assert judged.anchor.gpu == step.gpu
             assert judged.anchor.seconds != step.seconds
             assert judged.origin.gpu != step.gpu
+            assert row(judged) in lines
 
 
 def test_the_shares_in_force_are_near_the_best() -> None:

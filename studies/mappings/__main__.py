@@ -9,7 +9,7 @@ from studies.study import Page, Study
 
 STUDY = Study(
     "mappings",
-    (Page("mappings.md", mappings.text, quick=False),),
+    (Page("mappings.md", mappings.text, again="asked"),),
 )
 
 if __name__ == "__main__":

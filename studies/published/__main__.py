@@ -10,8 +10,8 @@ from studies.study import Page, Study
 STUDY = Study(
     "published",
     (
-        Page("published.md", published.text),
-        Page("gpu-steps.md", gpu_page.text, quick=False),
+        Page("published.md", published.text, again="check"),
+        Page("gpu-steps.md", gpu_page.text, again="asked"),
         Page("memory.md", memory.text),
         Page("many-ranks.md", many_ranks.text),
     ),

@@ -8,8 +8,10 @@ from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives
 from ddpsim.topology.spec import parse_topology
 from studies.accuracy import aws_post
+from studies.published.published import TARGET, Page
 from studies.published.published_fit import nonnegative
 from studies.published.published_table import GPUS, MODELS, Case, Measured, published
+from studies.study import tables
 
 
 def test_both_columns_bound_a_measured_time() -> None:
@@ -27,6 +29,23 @@ def test_the_table_has_every_row_and_its_intervals_are_not_empty() -> None:
         assert all(Case(model, gpus, cap) in quartiles for gpus in GPUS for cap in (1, 25))
     assert all(0 < time.half < 1.5e-3 for time in (*medians.values(), *quartiles.values()))
     assert [case for case, time in quartiles.items() if time.noisy] == [Case("resnet50", 16, 1)]
+
+
+def test_steps_of_the_page_are_those_of_its_constants() -> None:
+    """Two of its rows, as near as four digits of a constant tell; `make check` fits them anew, and makes all."""
+    found = list(tables(TARGET.read_text(encoding="utf-8")))
+    head = "constant of `nccl.ddp`"
+    [fitted] = (each["rows"] for each in found if head in each["rows"][0])
+    constants = {}
+    for row in fitted:
+        value, *unit = row["fitted to both"].split()
+        constants[row[head].strip("`")] = float(value) / (1e6 if unit else 1.0)
+    page = Page()
+    [steps] = (each["rows"] for each in found if each["title"] == "Every case, fitted to both models")
+    told = {(row["model"], int(row["GPUs"])): float(row["predicted"]) for row in steps}
+    for gpus in (2, 16):
+        step_s = page.predictor.seconds(Case(MODELS[0], gpus), constants)
+        assert step_s * 1e3 == pytest.approx(told[MODELS[0], gpus], rel=5e-4)
 
 
 def test_non_negative_least_squares_meets_its_optimality_conditions() -> None:

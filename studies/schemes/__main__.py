@@ -10,8 +10,8 @@ from studies.study import Page, Study
 STUDY = Study(
     "schemes",
     (
-        Page("schemes-compared.md", all_schemes.page, {"schemes-compared.png": all_schemes.draw}),
-        Page("schemes-measured.md", lambda: schemes_measured.page(schemes_measured.ROOT / "traces")),
+        Page("schemes-compared.md", all_schemes.page, {"schemes-compared.png": all_schemes.draw}, again="check"),
+        Page("schemes-measured.md", lambda: schemes_measured.page(schemes_measured.ROOT / "traces"), again="check"),
     ),
 )
 

@@ -25,7 +25,7 @@ def _drawn(name: str, path: Path) -> None:
 
 STUDY = Study(
     "validation",
-    (Page("validation.md", _text, {name: partial(_drawn, name) for name in _PICTURES}, quick=False),),
+    (Page("validation.md", _text, {name: partial(_drawn, name) for name in _PICTURES}, again="asked"),),
 )
 
 if __name__ == "__main__":
