@@ -83,7 +83,7 @@ def _page(name: str) -> str:
     return _pages()[name]
 
 
-STUDY = Study("paper", [Page(name, partial(_page, name)) for name in ("paper.md", "paper-schemes.md")])
+STUDY = Study("paper", [Page(name, partial(_page, name), again="check") for name in ("paper.md", "paper-schemes.md")])
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ import pytest
 from ddpsim.cli.app import run
 from ddpsim.errors import UnknownNameError
 from studies.paper.claim import TOLERANCE, all_of, near
+from studies.paper.figure import points_of
 from studies.paper.figures import FIGURES, figures_named
 
 PAPER = (0.380, 0.352, 0.268, 0.215)
@@ -40,6 +41,16 @@ def test_claims_come_as_one_document(capsys: pytest.CaptureFixture[str]) -> None
     [claim] = json.loads(capsys.readouterr().out)["claims"]
     assert claim["number"] == 13
     assert f"| {claim['measured']} | {claim['verdict']} |" in PAGE, "`make paper` writes the page anew"
+
+
+@pytest.mark.parametrize("name", ["fig2", "fig6"])
+def test_claims_of_a_figure_are_those_of_the_page(name: str) -> None:
+    """Of two figures, in seconds; `make check` makes the whole page."""
+    [figure] = figures_named([name])
+    claims = figure.reproduce({point: point.answer() for point in points_of([figure])}).claims
+    assert claims
+    for claim in claims:
+        assert f"**{claim.number}. {claim.paper}: {claim.verdict}.** Simulated: {claim.simulated}." in PAGE
 
 
 def test_verdicts_of_figure_6_are_those_of_its_figures() -> None:

@@ -106,6 +106,14 @@ def test_the_page_says_what_the_outer_step_costs_here() -> None:
     assert claim.why in PAGE
 
 
+@pytest.mark.parametrize("system", ["Horovod", "SlowMo", "PipeDream"])
+def test_headlines_of_a_system_are_those_of_the_page(system: str) -> None:
+    """Of three systems, in a second; `make check` makes the whole page."""
+    for headline in of_system(system):
+        claim = headline.claim({point: point.answer() for point in headline.points})
+        assert f"{claim.paper}: {claim.verdict}.** Simulated: {claim.simulated}. {claim.why}\n" in PAGE
+
+
 def test_every_system_of_the_table_has_a_row_with_its_source() -> None:
     systems = {each.system for each in (*HEADLINES, *OPEN)}
     assert systems >= {

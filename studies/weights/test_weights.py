@@ -1,6 +1,8 @@
-"""A hundred random cases of a fresh seed end where their schemes' definitions do."""
+"""Random cases of a fresh seed end where their schemes' definitions do. `STUDIES_WEIGHTS` says how many."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
@@ -12,7 +14,7 @@ from studies.weights.cases import SCHEMES, case_of
 from studies.weights.features import TAKERS
 
 SEED = seed()
-COUNT, PARTS = 115, 5
+COUNT, PARTS = int(os.environ.get("STUDIES_WEIGHTS", 115)), 5
 
 
 @pytest.mark.timeout(600)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("lab_machine")
 FILE = """
 name: short
 iterations: 2
-microbench: {minbytes: 64K, maxbytes: 1M, stepfactor: 16}
+microbench: {minbytes: 64K, maxbytes: 64K, stepfactor: 16, load_seconds: 0.2}
 networks:
   pair: {ranks: 2, rate: 1gbit}
 runs:
