@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from pydantic import BeforeValidator, ValidationError
@@ -101,7 +102,7 @@ def _message(entry: Any, path: Path, model: Any) -> str:
         return str(message)
     if kind == "missing":
         return "the key is missing"
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return str(UnknownNameError.among("key", str(path[-1]), _keys(model, path[:-1])))
     if kind == "value_error":
         return str(message).removeprefix("Value error, ")
@@ -115,7 +116,7 @@ def _keys(model: Any, path: Path) -> list[str]:
     for part in path:
         field = getattr(model, "model_fields", {}).get(part)
         model = model if field is None else _model_in(field.annotation)
-    return list(getattr(model, "model_fields", ()))
+    return [field.name for field in fields(model)] if is_dataclass(model) else [*getattr(model, "model_fields", ())]
 
 
 def _model_in(annotation: Any) -> Any:

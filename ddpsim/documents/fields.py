@@ -24,13 +24,14 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of a number, or of how many characters or items there are; by pydantic's names, and as it compares them."""
+    """Of a number, of how many characters or items there are, or of a text; by pydantic's names, as it has them."""
 
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
     lt: float | None = None
     min_length: int | None = None
+    pattern: str | None = None
 
 
 @dataclass(frozen=True)

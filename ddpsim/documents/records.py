@@ -1,7 +1,7 @@
 """Records that have a file: read, checked and written as their dataclasses declare them (`ddpsim.documents.fields`).
 
 Kinds are strict (no text for a number, no flag for a count), numbers finite. Keys that a record does not know are left
-out: a later version may have added them.
+out: a later version may have added them. One that people write has `EXTRA = "forbid"`: there they are misspelt.
 """
 
 from __future__ import annotations
@@ -55,15 +55,18 @@ _PLAIN: Mapping[Any, Callable[..., CoreSchema]] = {
 Read = TypeVar("Read")
 
 
-def read_as(model: type[Read], document: object, place: str, error: type[InputError], remedy: str) -> Read:
+def read_as(
+    model: type[Read], document: object, place: str, error: type[InputError], remedy: str, text: str = ""
+) -> Read:
     """Return `document` as `model`, a record of a file.
 
     Args:
         model: what the document should be.
-        document: parsed JSON.
+        document: parsed JSON or YAML.
         place: the file's name, for the message.
         error: what to raise where it is another's file, or anything in it is missing or of the wrong kind.
         remedy: what to do then, for the message.
+        text: the YAML that the document is from, for lines in the message.
 
     Raises:
         InputError: as `error`, with `place`, and each problem with its keys: `parameters.3.shape: ...`.
@@ -73,7 +76,10 @@ def read_as(model: type[Read], document: object, place: str, error: type[InputEr
     try:
         return cast(Read, _validator_of(cast(Any, model)).validate_python(document))
     except ValidationError as cause:
-        raise join_errors(problems(cause, model), place, error, remedy) from cause
+        from ddpsim.documents.yaml_reading import line_of
+
+        found = problems(cause, model, line=(lambda path: line_of(text, path)) if text else None)
+        raise join_errors(found, place, error, remedy) from cause
     except InputError as cause:
         within = place if cause.place is None else f"{place}: {cause.place}"
         raise error(cause.message, place=within, remedy=cause.remedy) from cause
@@ -134,7 +140,7 @@ def _schema_within(hint: Any, marks: tuple[Any, ...], bounds: Mapping[str, Any])
     if is_dataclass(hint):
         return _record_schema(hint)
     if origin is not None and issubclass(origin, Mapping):
-        return core_schema.dict_schema(core_schema.str_schema(strict=True), core_schema.any_schema(), strict=True)
+        return core_schema.dict_schema(*map(_schema, inner), strict=True, **bounds)
     return core_schema.any_schema()
 
 
@@ -146,7 +152,8 @@ def _raise_as_pydantic(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return check(value)
         except InputError as error:
             keys = error.place.split(".") if error.place else []
-            raise document_error(error.message, *(int(key) if key.isdigit() else key for key in keys)) from error
+            told = str(InputError(error.message, remedy=error.remedy))
+            raise document_error(told, *(int(key) if key.isdigit() else key for key in keys)) from error
 
     return checked
 
@@ -180,7 +187,7 @@ def _record_schema(kind: Any) -> CoreSchema:
             made.append(core_schema.dataclass_field(field.name, schema, init=False))
     record = core_schema.dataclass_schema(
         kind,
-        core_schema.dataclass_args_schema(kind.__name__, made),
+        core_schema.dataclass_args_schema(kind.__name__, made, extra_behavior=getattr(kind, "EXTRA", "ignore")),
         [field.name for field in fields(kind)],
         post_init=hasattr(kind, "__post_init__"),
         slots=hasattr(kind, "__slots__"),
@@ -263,6 +270,9 @@ def _value_of(value: Any, hint: Any) -> Any:
             return [[getattr(each, field.name) for field in fields(each)] for each in value]
         if isinstance(mark, ByName):
             return document_of(tuple(value.values()))
+    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(kind) is Mapping:
+        return {key: _value_of(each, get_args(kind)[1]) for key, each in value.items()}
     return document_of(value)
 
 
