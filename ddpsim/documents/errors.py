@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 from pydantic import BeforeValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
+from ddpsim.documents.fields import fields_in_file
 from ddpsim.errors import InputError, UnitError, UnknownNameError, join_problems, shorten
 
 Path = tuple[str | int, ...]
@@ -116,11 +116,13 @@ def _keys(model: Any, path: Path) -> list[str]:
     for part in path:
         field = getattr(model, "model_fields", {}).get(part)
         model = model if field is None else _model_in(field.annotation)
-    return [field.name for field in fields(model)] if is_dataclass(model) else [*getattr(model, "model_fields", ())]
+    if hasattr(model, "__dataclass_fields__"):
+        return [each.path[0] for each in fields_in_file(model)]
+    return list(getattr(model, "model_fields", ()))
 
 
 def _model_in(annotation: Any) -> Any:
-    if hasattr(annotation, "model_fields"):
+    if hasattr(annotation, "model_fields") or hasattr(annotation, "__dataclass_fields__"):
         return annotation
     found = [_model_in(inner) for inner in getattr(annotation, "__args__", ())]
     return next((model for model in found if model is not None), None)

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from ddpsim import shipped
-from ddpsim.documents.fields import Bounds, OneOf, Parsed
+from ddpsim.documents.fields import Bandwidth, Bounds, OneOf, Parsed
 from ddpsim.errors import InputError
 from ddpsim.files import read_text
 from ddpsim.files.compiled import read_compiled
-from ddpsim.units import format_bandwidth, parse_arithmetic, parse_bandwidth, parse_size
+from ddpsim.units import parse_arithmetic, parse_size
 
 PRECISIONS = ("fp32", "tf32", "amp", "bf16")
 FIRST_WITH_BF16 = 80
 """Compute capability, times ten, from which matrix units take bfloat16."""
 
-_Bandwidth = Annotated[float, Parsed(parse_bandwidth, format_bandwidth)]
 _Size = Annotated[float, Parsed(parse_size, lambda size: f"{size:.12g}B")]
 _Peak = Annotated[float, Parsed(parse_arithmetic, lambda peak: f"{peak / 1e12:.12g}TFLOP/s")]
 
@@ -60,7 +59,7 @@ class GpuSpec:
     sm: Annotated[int, Bounds(ge=10, le=999)] | None = None
     gcn: Annotated[str, Bounds(pattern=r"^gfx[0-9]{2}[0-9a-f]{1,2}$")] | None = None
     memory: _Size | None = None
-    memory_bandwidth: _Bandwidth
+    memory_bandwidth: Bandwidth
     cache: _Size | None = None
     multiprocessors: Annotated[int, Bounds(ge=1)] | None = None
     peaks: Annotated[Mapping[Annotated[str, OneOf(PRECISIONS)], _Peak], Bounds(min_length=1)]
