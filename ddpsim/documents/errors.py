@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BeforeValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
+from ddpsim.documents.fields import fields_in_file
 from ddpsim.errors import InputError, UnitError, UnknownNameError, join_problems, shorten
 
 Path = tuple[str | int, ...]
@@ -101,7 +102,7 @@ def _message(entry: Any, path: Path, model: Any) -> str:
         return str(message)
     if kind == "missing":
         return "the key is missing"
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return str(UnknownNameError.among("key", str(path[-1]), _keys(model, path[:-1])))
     if kind == "value_error":
         return str(message).removeprefix("Value error, ")
@@ -115,11 +116,13 @@ def _keys(model: Any, path: Path) -> list[str]:
     for part in path:
         field = getattr(model, "model_fields", {}).get(part)
         model = model if field is None else _model_in(field.annotation)
+    if hasattr(model, "__dataclass_fields__"):
+        return [each.path[0] for each in fields_in_file(model)]
     return list(getattr(model, "model_fields", ()))
 
 
 def _model_in(annotation: Any) -> Any:
-    if hasattr(annotation, "model_fields"):
+    if hasattr(annotation, "model_fields") or hasattr(annotation, "__dataclass_fields__"):
         return annotation
     found = [_model_in(inner) for inner in getattr(annotation, "__args__", ())]
     return next((model for model in found if model is not None), None)

@@ -6,11 +6,14 @@ mark imports no library, so that rooms without any declare records too, and a ru
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from ddpsim.errors import InputError
+from ddpsim.units import format_bandwidth, parse_bandwidth, parse_time
 
 MOST_ITEMS = 200_000
 """Items of a list or mapping at most: parameters, buckets, operators; chosen by hand, no model has as many."""
@@ -24,13 +27,16 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of a number, or of how many characters or items there are; by pydantic's names, and as it compares them."""
+    """Of a number, of how many characters or items there are, or of a text; by pydantic's names, as it has them."""
 
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
     lt: float | None = None
     min_length: int | None = None
+    pattern: str | None = None
+    strict: bool | None = None
+    allow_inf_nan: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,8 @@ def _check_amount(value: float) -> float:
     return value
 
 
+Bandwidth = Annotated[float, Parsed(parse_bandwidth, format_bandwidth)]
+Time = Annotated[float, Parsed(parse_time, lambda seconds: f"{seconds!r}s")]
 Text = Annotated[str, Bounds(min_length=1)]
 Index = Annotated[int, Bounds(ge=0, lt=_MOST)]
 Count = Annotated[int, Bounds(gt=0, lt=_MOST)]
@@ -111,3 +119,43 @@ Number = Annotated[float, Bounds(ge=-_LARGEST, le=_LARGEST)]
 """Seconds or bytes that arithmetic keeps finite."""
 Amount = Annotated[Number, Checked(_check_amount)]
 """Seconds or bytes from 0 on, but for rounding."""
+
+
+class InFile(NamedTuple):
+    """A field that a file has: as Python declares it, with its type and its key."""
+
+    field: Field[Any]
+    hint: Any
+    key: Key
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Keys to it in the file, one in another."""
+        return self.key.path or (self.field.name,)
+
+    @property
+    def default(self) -> Any:
+        """The value where none is given; MISSING where one has to be."""
+        return self.field.default if self.field.default_factory is MISSING else self.field.default_factory()
+
+
+@functools.cache
+def fields_in_file(kind: Any) -> tuple[InFile, ...]:
+    """Return the fields of a record that a file has, in their order."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = []
+    for field in fields(kind):
+        marks = marks_of(hints[field.name])
+        if not any(mark is NotInFile for mark in marks):
+            key = next((mark for mark in marks if isinstance(mark, Key)), Key())
+            found.append(InFile(field, hints[field.name], key))
+    return tuple(found)
+
+
+def marks_of(hint: Any) -> tuple[Any, ...]:
+    """Return the marks of a type, those of the one that may be None too."""
+    if get_origin(hint) is Annotated:
+        return (*hint.__metadata__, *marks_of(get_args(hint)[0]))
+    if get_origin(hint) in (Union, types.UnionType):
+        return tuple(mark for each in get_args(hint) for mark in marks_of(each))
+    return ()

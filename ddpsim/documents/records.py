@@ -1,7 +1,7 @@
 """Records that have a file: read, checked and written as their dataclasses declare them (`ddpsim.documents.fields`).
 
 Kinds are strict (no text for a number, no flag for a count), numbers finite. Keys that a record does not know are left
-out: a later version may have added them.
+out: a later version may have added them. One that people write has `EXTRA = "forbid"`: there they are misspelt.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
 
@@ -23,26 +23,12 @@ from ddpsim.documents.fields import (
     Bounds,
     ByName,
     Checked,
-    Key,
-    NotInFile,
     OneOf,
     Parsed,
+    fields_in_file,
+    marks_of,
 )
 from ddpsim.errors import InputError
-
-
-class _InFile(NamedTuple):
-    """A field that a file has: as Python declares it, with its type and its key."""
-
-    field: Field[Any]
-    hint: Any
-    key: Key
-
-    @property
-    def default(self) -> Any:
-        """The value where none is given; MISSING where one has to be."""
-        return self.field.default if self.field.default_factory is MISSING else self.field.default_factory()
-
 
 _PLAIN: Mapping[Any, Callable[..., CoreSchema]] = {
     int: functools.partial(core_schema.int_schema, strict=True),
@@ -55,15 +41,18 @@ _PLAIN: Mapping[Any, Callable[..., CoreSchema]] = {
 Read = TypeVar("Read")
 
 
-def read_as(model: type[Read], document: object, place: str, error: type[InputError], remedy: str) -> Read:
+def read_as(
+    model: type[Read], document: object, place: str, error: type[InputError], remedy: str, text: str = ""
+) -> Read:
     """Return `document` as `model`, a record of a file.
 
     Args:
         model: what the document should be.
-        document: parsed JSON.
+        document: parsed JSON or YAML.
         place: the file's name, for the message.
         error: what to raise where it is another's file, or anything in it is missing or of the wrong kind.
         remedy: what to do then, for the message.
+        text: the YAML that the document is from, for lines in the message.
 
     Raises:
         InputError: as `error`, with `place`, and each problem with its keys: `parameters.3.shape: ...`.
@@ -73,10 +62,21 @@ def read_as(model: type[Read], document: object, place: str, error: type[InputEr
     try:
         return cast(Read, _validator_of(cast(Any, model)).validate_python(document))
     except ValidationError as cause:
-        raise join_errors(problems(cause, model), place, error, remedy) from cause
+        from ddpsim.documents.yaml_reading import line_of
+
+        found = problems(cause, model, line=(lambda path: line_of(text, path)) if text else None)
+        raise join_errors(found, place, error, remedy) from cause
     except InputError as cause:
         within = place if cause.place is None else f"{place}: {cause.place}"
         raise error(cause.message, place=within, remedy=cause.remedy) from cause
+
+
+class AsRecord:
+    """Marks a field of a pydantic model that is a record."""
+
+    def __get_pydantic_core_schema__(self, kind: Any, _: Any) -> CoreSchema:
+        """Return the schema of the record; pydantic asks for it."""
+        return _record_schema(kind)
 
 
 def _check_schema(model: Any, document: object, place: str, error: type[InputError], remedy: str) -> None:
@@ -134,7 +134,7 @@ def _schema_within(hint: Any, marks: tuple[Any, ...], bounds: Mapping[str, Any])
     if is_dataclass(hint):
         return _record_schema(hint)
     if origin is not None and issubclass(origin, Mapping):
-        return core_schema.dict_schema(core_schema.str_schema(strict=True), core_schema.any_schema(), strict=True)
+        return core_schema.dict_schema(*map(_schema, inner), strict=True, **bounds)
     return core_schema.any_schema()
 
 
@@ -146,7 +146,8 @@ def _raise_as_pydantic(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return check(value)
         except InputError as error:
             keys = error.place.split(".") if error.place else []
-            raise document_error(error.message, *(int(key) if key.isdigit() else key for key in keys)) from error
+            told = str(InputError(error.message, remedy=error.remedy))
+            raise document_error(told, *(int(key) if key.isdigit() else key for key in keys)) from error
 
     return checked
 
@@ -166,13 +167,13 @@ def _tuple_schema(inner: tuple[Any, ...], bounds: Mapping[str, Any]) -> CoreSche
 
 def _record_schema(kind: Any) -> CoreSchema:
     made = []
-    for each in _in_file(kind):
+    for each in fields_in_file(kind):
         schema = _schema(each.hint)
         if each.default is not MISSING and not each.key.stated:
             schema = _with_default(schema, each.field)
         alias: list[str | int] | None = [*each.key.path] or None
         made.append(core_schema.dataclass_field(each.field.name, schema, kw_only=True, validation_alias=alias))
-    had = {each.field.name for each in _in_file(kind)}
+    had = {each.field.name for each in fields_in_file(kind)}
     for field in fields(kind):
         if field.name not in had:
             # Whatever stands under its name in the file is another thing of that name.
@@ -180,7 +181,7 @@ def _record_schema(kind: Any) -> CoreSchema:
             made.append(core_schema.dataclass_field(field.name, schema, init=False))
     record = core_schema.dataclass_schema(
         kind,
-        core_schema.dataclass_args_schema(kind.__name__, made),
+        core_schema.dataclass_args_schema(kind.__name__, made, extra_behavior=getattr(kind, "EXTRA", "ignore")),
         [field.name for field in fields(kind)],
         post_init=hasattr(kind, "__post_init__"),
         slots=hasattr(kind, "__slots__"),
@@ -198,7 +199,7 @@ def _with_default(schema: CoreSchema, field: Field[Any]) -> CoreSchema:
 def _columns_schema(kind: Any) -> CoreSchema:
     """Return the schema of records that are written as columns, which is checked a column at a time: it is faster."""
     columns = {}
-    for each in _in_file(kind):
+    for each in fields_in_file(kind):
         column: CoreSchema = core_schema.list_schema(_schema(each.hint), max_length=MOST_ITEMS, strict=True)
         if each.default is not MISSING and not each.key.stated:
             column = core_schema.nullable_schema(column)
@@ -214,7 +215,7 @@ def _columns_schema(kind: Any) -> CoreSchema:
 
 
 def _rows_schema(kind: Any) -> CoreSchema:
-    row = core_schema.tuple_schema([_schema(each.hint) for each in _in_file(kind)])
+    row = core_schema.tuple_schema([_schema(each.hint) for each in fields_in_file(kind)])
     rows = core_schema.list_schema(row, max_length=MOST_ITEMS, strict=True)
     names = keys_of(kind)
 
@@ -234,12 +235,12 @@ def document_of(record: Any) -> Any:
         return str(record) if isinstance(record, StrEnum) else record
     kind: Any = type(record)
     found: dict[str, Any] = {"schema": kind.SCHEMA} if hasattr(kind, "SCHEMA") else {}
-    for each in _in_file(kind):
+    for each in fields_in_file(kind):
         value = getattr(record, each.field.name)
         if not (each.key.stated or each.key.written) and type(value) is type(each.default) and value == each.default:
             continue
         place = found
-        *above, last = each.key.path or (each.field.name,)
+        *above, last = each.path
         for key in above:
             place = place.setdefault(key, {})
         place[last] = _value_of(value, each.hint)
@@ -248,13 +249,13 @@ def document_of(record: Any) -> Any:
 
 def keys_of(kind: Any) -> tuple[str, ...]:
     """Return the names of the fields of a record that a file has, in their order."""
-    return tuple(each.field.name for each in _in_file(kind))
+    return tuple(each.field.name for each in fields_in_file(kind))
 
 
 def _value_of(value: Any, hint: Any) -> Any:
     if value is None:
         return None
-    for mark in _marks_of(hint):
+    for mark in marks_of(hint):
         if isinstance(mark, Parsed):
             return mark.write(value)
         if isinstance(mark, AsColumns):
@@ -263,35 +264,16 @@ def _value_of(value: Any, hint: Any) -> Any:
             return [[getattr(each, field.name) for field in fields(each)] for each in value]
         if isinstance(mark, ByName):
             return document_of(tuple(value.values()))
+    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(kind) is Mapping:
+        return {key: _value_of(each, get_args(kind)[1]) for key, each in value.items()}
     return document_of(value)
 
 
 def _columns_of(records: Sequence[Any], kind: Any) -> dict[str, list[Any]]:
     found = {}
-    for each in _in_file(kind):
+    for each in fields_in_file(kind):
         column = [getattr(record, each.field.name) for record in records]
         if each.key.stated or each.default is MISSING or any(value != each.default for value in column):
             found[each.field.name] = document_of(column)
     return found
-
-
-def _marks_of(hint: Any) -> tuple[Any, ...]:
-    """Return the marks of a type, those of the one that may be None too."""
-    if get_origin(hint) is Annotated:
-        return (*hint.__metadata__, *_marks_of(get_args(hint)[0]))
-    if get_origin(hint) in (Union, types.UnionType):
-        return tuple(mark for each in get_args(hint) for mark in _marks_of(each))
-    return ()
-
-
-@functools.cache
-def _in_file(kind: Any) -> tuple[_InFile, ...]:
-    """Return the fields of a record that a file has, in their order."""
-    hints = get_type_hints(kind, include_extras=True)
-    found = []
-    for field in fields(kind):
-        marks = _marks_of(hints[field.name])
-        if not any(mark is NotInFile for mark in marks):
-            key = next((mark for mark in marks if isinstance(mark, Key)), Key())
-            found.append(_InFile(field, hints[field.name], key))
-    return tuple(found)

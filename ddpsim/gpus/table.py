@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Annotated, ClassVar
 
 from ddpsim import shipped
+from ddpsim.documents.fields import Bandwidth, Bounds, OneOf, Parsed
 from ddpsim.errors import InputError
 from ddpsim.files import read_text
 from ddpsim.files.compiled import read_compiled
+from ddpsim.units import parse_arithmetic, parse_size
 
 PRECISIONS = ("fp32", "tf32", "amp", "bf16")
 FIRST_WITH_BF16 = 80
 """Compute capability, times ten, from which matrix units take bfloat16."""
+
+_Size = Annotated[float, Parsed(parse_size, lambda size: f"{size:.12g}B")]
+_Peak = Annotated[float, Parsed(parse_arithmetic, lambda peak: f"{peak / 1e12:.12g}TFLOP/s")]
 
 _EXAMPLE = "e.g. `memory_bandwidth: 1792GB/s` and `peaks: {fp32: 126TFLOP/s, amp: 504TFLOP/s}`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
-    """One GPU, as its data sheet describes it.
+    """One GPU, as its data sheet describes it, and its file with units.
 
     Attributes:
         name: as topologies and workloads name it.
@@ -44,24 +50,26 @@ class GpuSpec:
         notes: doubts, and what contradicts.
     """
 
+    EXTRA: ClassVar = "forbid"
+
     name: str
     model: str | None = None
-    driver: Sequence[str] = ()
+    driver: tuple[str, ...] = ()
     architecture: str | None = None
-    sm: int | None = None
-    gcn: str | None = None
-    memory: float | None = None
-    memory_bandwidth: float
-    cache: float | None = None
-    multiprocessors: int | None = None
-    peaks: Mapping[str, float]
-    pcie: int | None = None
-    nvlinks: int = 0
-    bridge_links: int = 0
+    sm: Annotated[int, Bounds(ge=10, le=999)] | None = None
+    gcn: Annotated[str, Bounds(pattern=r"^gfx[0-9]{2}[0-9a-f]{1,2}$")] | None = None
+    memory: _Size | None = None
+    memory_bandwidth: Bandwidth
+    cache: _Size | None = None
+    multiprocessors: Annotated[int, Bounds(ge=1)] | None = None
+    peaks: Annotated[Mapping[Annotated[str, OneOf(PRECISIONS)], _Peak], Bounds(min_length=1)]
+    pcie: Annotated[int, Bounds(ge=1, le=6)] | None = None
+    nvlinks: Annotated[int, Bounds(ge=0)] = 0
+    bridge_links: Annotated[int, Bounds(ge=0)] = 0
     peer_to_peer: bool = True
-    sources: Sequence[str] = ("given by the user",)
+    sources: Annotated[tuple[str, ...], Bounds(min_length=1)] = ("given by the user",)
     confidence: str = "as its source"
-    notes: Sequence[str] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -107,9 +115,9 @@ def gpu_from(document: Mapping[str, object], place: str, text: str = "") -> GpuS
     Raises:
         InputError: a key missing, unknown or of the wrong kind; all of them are named.
     """
-    from ddpsim.gpus.schema import check_gpu
+    from ddpsim.documents.records import read_as
 
-    spec = GpuSpec(**check_gpu(document, place, text, _EXAMPLE))
+    spec = read_as(GpuSpec, document, place, InputError, "write " + _EXAMPLE, text)
     if "amp" in spec.peaks and "bf16" not in spec.peaks and (spec.sm is None or spec.sm >= FIRST_WITH_BF16):
         spec = replace(spec, peaks={**spec.peaks, "bf16": spec.peaks["amp"]})
     return spec

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from typing import Annotated, ClassVar
 
 from ddpsim import shipped
-from ddpsim.documents.errors import document_error, join_errors, problems
-from ddpsim.documents.yaml_reading import line_of, read_mapping
+from ddpsim.documents.fields import Bounds, Parsed
+from ddpsim.documents.records import read_as
+from ddpsim.documents.yaml_reading import read_mapping
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import display_name, read_text
 
@@ -80,11 +79,7 @@ def read_prices(path: str | Path) -> dict[str, Price]:
     """
     place, text = display_name(path), read_text(path, InputError, _FILE)
     document = read_mapping(text, place, InputError, _FILE, wanted="a list of prices")
-    try:
-        read = _PricesFile.model_validate(document)
-    except ValidationError as error:
-        found = problems(error, _PricesFile, line=lambda where: line_of(text, where))
-        raise join_errors(found, place, InputError, _FILE) from None
+    read = read_as(_PricesFile, document, place, InputError, _FILE, text)
     return {machine: Price(amount, read.currency, read.date) for machine, amount in read.per_hour.items()}
 
 
@@ -191,25 +186,26 @@ def _is_day(text: str) -> bool:
         return False
 
 
-def _day(value: object) -> object:
+def _day(value: object) -> str:
     text = value.isoformat() if isinstance(value, datetime.date) else value
     if not isinstance(text, str) or not _is_day(text):
-        raise document_error(f"{str(value)[:60]!r} is no day; write e.g. 2026-11-22")
+        raise InputError(f"{str(value)[:60]!r} is no day; write e.g. 2026-11-22")
     return text
 
 
-def _check_number(value: object) -> object:
+def _number(value: object) -> float:
     if type(value) not in (int, float) or not 0 <= float(value) <= _MOST:  # type: ignore[arg-type]
-        raise document_error(f"{str(value)[:60]!r} is no price from 0 to {_MOST:g}, in the file's currency")
+        raise InputError(f"{str(value)[:60]!r} is no price from 0 to {_MOST:g}, in the file's currency")
     return float(value)  # type: ignore[arg-type]
 
 
-class _PricesFile(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PricesFile:
     """A whole file: an hour of one node of each machine, all in one currency, as of one day."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
+    EXTRA: ClassVar = "forbid"
 
-    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
-    date: Annotated[Any, BeforeValidator(_day)]
+    currency: Annotated[str, Bounds(pattern=r"^[A-Z]{3}$")]
+    date: Annotated[str, Parsed(_day, str)]
     source: str | None = None
-    per_hour: Annotated[dict[str, Annotated[float, BeforeValidator(_check_number)]], Field(min_length=1)]
+    per_hour: Annotated[Mapping[str, Annotated[float, Parsed(_number, float)]], Bounds(min_length=1)]

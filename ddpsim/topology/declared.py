@@ -9,10 +9,15 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
 
+from ddpsim.documents.fields import STATED, WRITTEN, Bandwidth, Bounds, Key, NotInFile, OneOf, Time
 from ddpsim.errors import TopologyError
+from ddpsim.topology.bounds import MOST_NODES
 from ddpsim.topology.hardware import gcn_of
 from ddpsim.topology.node import SPINE, Degradation, Link, NodeTemplate, Vertex, VertexKind, make_both_ways
+
+_Nodes = Annotated[int, Bounds(ge=1, le=MOST_NODES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +50,17 @@ class Fabric:
         shared: where a job has it beside another; None where it is the job's alone.
     """
 
-    kind: str = "none"
-    nodes_per_leaf: int | None = None
-    trunk_bandwidth: float | None = None
-    oversubscription: float = 1.0
-    trunk_latency_s: float = 0.0
+    EXTRA: ClassVar = "forbid"
+
+    kind: Annotated[str, OneOf(("none", "flat", "two-level", "rail")), STATED] = "none"
+    nodes_per_leaf: _Nodes | None = None
+    trunk_bandwidth: Annotated[Bandwidth | None, Key(("trunk",))] = None
+    oversubscription: Annotated[float, Bounds(gt=0, strict=False, allow_inf_nan=True)] = 1.0
+    trunk_latency_s: Annotated[Time, Key(("trunk_delay",))] = 0.0
     # Not in the representation, on which the fingerprints of calibrations rest.
-    routing: str | None = field(default=None, repr=False)
-    # No file has it.
-    fused: tuple[int, int] | None = field(default=None, repr=False)
-    shared: SharedFabric | None = field(default=None, repr=False)
+    routing: Annotated[str, OneOf(("adaptive", "ecmp"))] | None = field(default=None, repr=False)
+    fused: Annotated[tuple[int, int] | None, NotInFile] = field(default=None, repr=False)
+    shared: Annotated[SharedFabric | None, NotInFile] = field(default=None, repr=False)
 
     def number(self, node: int) -> int:
         """Return which node of the machine `node` of a job is; of several that are one, the first."""
@@ -120,9 +126,11 @@ class NvlinkDomain:
         mnnvl: whether NCCL uses those NVLinks between nodes (`NCCL_MNNVL_ENABLE`); without, nodes meet over NICs.
     """
 
-    nodes: int
-    partition: int | None = None
-    mnnvl: bool = True
+    EXTRA: ClassVar = "forbid"
+
+    nodes: _Nodes
+    partition: _Nodes | None = None
+    mnnvl: Annotated[bool, WRITTEN] = True
 
     @property
     def most(self) -> int:

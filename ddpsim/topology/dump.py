@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+from ddpsim.documents import records
 from ddpsim.topology.cluster import Topology
-from ddpsim.topology.declared import DegradedLink, Fabric
+from ddpsim.topology.declared import DegradedLink
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.topology.node import GDR_LEVEL, GPU_LINKS, NETWORK, Link, Nic, NodeTemplate, VertexKind
 from ddpsim.topology.yaml_text import write_mapping
@@ -35,10 +36,9 @@ def document_of(topology: Topology) -> dict[str, object]:
         document["gpus_per_node"] = topology.gpus_per_node
     if topology.visible_devices is not None:
         document["visible_devices"] = list(topology.visible_devices)
-    if (domain := topology.nvlink_domain) is not None:
-        partition = {} if domain.partition is None else {"partition": domain.partition}
-        document["nvlink_domain"] = {"nodes": domain.nodes, **partition, "mnnvl": domain.mnnvl}
-    document["fabric"] = _fabric(topology.fabric)
+    if topology.nvlink_domain is not None:
+        document["nvlink_domain"] = records.document_of(topology.nvlink_domain)
+    document["fabric"] = records.document_of(topology.fabric)
     if topology.degraded:
         document["degraded"] = [_describe_degraded(entry) for entry in topology.degraded]
     return document
@@ -192,21 +192,6 @@ def _nics(template: NodeTemplate, links: dict[str, Link]) -> list[object]:
         return document | ({} if nic.gdr_level == GDR_LEVEL else {"gdr_level": nic.gdr_level})
 
     return [{"count": len(list(same))} | document for document, same in groupby(map(alike, template.nics))]
-
-
-def _fabric(fabric: Fabric) -> dict[str, object]:
-    document: dict[str, object] = {"kind": fabric.kind}
-    if fabric.nodes_per_leaf is not None:
-        document["nodes_per_leaf"] = fabric.nodes_per_leaf
-    if fabric.trunk_bandwidth is not None:
-        document["trunk"] = format_bandwidth(fabric.trunk_bandwidth)
-    if fabric.oversubscription != 1:
-        document["oversubscription"] = fabric.oversubscription
-    if fabric.trunk_latency_s:
-        document["trunk_delay"] = _time(fabric.trunk_latency_s)
-    if fabric.routing is not None:
-        document["routing"] = fabric.routing
-    return document
 
 
 def _describe_degraded(entry: DegradedLink) -> dict[str, object]:

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
 from ddpsim.documents.errors import document_error, quantity
+from ddpsim.documents.records import AsRecord
 from ddpsim.errors import UnknownNameError
 from ddpsim.topology.bounds import MOST_GPUS, MOST_LINKS, MOST_NODES, MOST_SOCKETS
+from ddpsim.topology.declared import Fabric, NvlinkDomain
 from ddpsim.topology.hardware import NIC_KINDS
 from ddpsim.topology.node import GDR_LEVEL
 from ddpsim.units import parse_bandwidth, parse_time
@@ -45,7 +47,6 @@ Bandwidth = Annotated[float, quantity(parse_bandwidth)]
 Time = Annotated[float, quantity(parse_time)]
 Index = Annotated[int, Field(ge=0)]
 Links = Annotated[int, Field(ge=1, le=MOST_LINKS)]
-Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
 Devices = Annotated[int, Field(ge=1, le=MOST_GPUS)]
 Sockets = Annotated[int, Field(ge=1, le=MOST_SOCKETS)]
 Adapters = Annotated[list[list[int]], PlainValidator(_adapters)]
@@ -180,25 +181,6 @@ class NodeSpec(Spec):
     extras: dict[str, str] = {}
 
 
-class FabricSpec(Spec):
-    """What joins the NICs; see `ddpsim.topology.declared.Fabric`."""
-
-    kind: Literal["none", "flat", "two-level", "rail"]
-    nodes_per_leaf: Nodes | None = None
-    trunk: Bandwidth | None = None
-    trunk_delay: Time = 0.0
-    oversubscription: Annotated[float, Field(gt=0, strict=False)] = 1.0
-    routing: Literal["adaptive", "ecmp"] | None = None
-
-
-class NvlinkDomainSpec(Spec):
-    """Nodes that NVLink joins; see `ddpsim.topology.declared.NvlinkDomain`."""
-
-    nodes: Nodes
-    partition: Nodes | None = None
-    mnnvl: bool = True
-
-
 class DegradedSpec(Spec):
     """A link that is not what its template says: `{node: 2, link: nic0-network, bandwidth: 1Gb/s}`."""
 
@@ -219,6 +201,6 @@ class TopologySpec(Spec):
     visible_devices: list[Index] = []
     node: NodeSpec | None = None
     templates: dict[str, NodeSpec] = {}
-    nvlink_domain: NvlinkDomainSpec | None = None
-    fabric: FabricSpec | None = None
+    nvlink_domain: Annotated[NvlinkDomain, AsRecord()] | None = None
+    fabric: Annotated[Fabric, AsRecord()] | None = None
     degraded: list[DegradedSpec] = []

@@ -13,12 +13,12 @@ from ddpsim.files import display_name, read_text
 from ddpsim.files.compiled import read_compiled
 from ddpsim.topology.bounds import MOST_PAIRS
 from ddpsim.topology.cluster import Topology
-from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup, NvlinkDomain
+from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup
 from ddpsim.topology.domains import check_domain
 from ddpsim.topology.node import Degradation, NodeTemplate, link_names
 
 if TYPE_CHECKING:
-    from ddpsim.topology.schema import DegradedSpec, FabricSpec, NodeSpec, TopologySpec
+    from ddpsim.topology.schema import DegradedSpec, NodeSpec, TopologySpec
 
 
 def load_topology(name_or_path: str) -> Topology:
@@ -104,19 +104,18 @@ def _build(spec: TopologySpec, place: str) -> Topology:
         for name, node, where, count in _nodes(spec, place)
     )
     _check_kinds(groups, place)
-    domain = spec.nvlink_domain
     degraded = tuple(_build_degraded(entry, f"{place}: degraded.{n}") for n, entry in enumerate(spec.degraded))
     topology = Topology(
         name=spec.name,
         groups=groups,
-        fabric=_fabric(spec.fabric, groups),
+        fabric=spec.fabric or Fabric("flat" if all(group.template.nics for group in groups) else "none"),
         degraded=degraded,
         sources=tuple(spec.sources),
         confidence=spec.confidence,
         gpus_per_node=spec.gpus_per_node,
-        nvlink_domain=None if domain is None else NvlinkDomain(domain.nodes, domain.partition, domain.mnnvl),
+        nvlink_domain=spec.nvlink_domain,
     )
-    if domain is not None:
+    if topology.nvlink_domain is not None:
         check_domain(topology, place)
     if spec.visible_devices:
         topology = with_visible_devices(topology, spec.visible_devices, f"{place}: visible_devices")
@@ -155,14 +154,6 @@ def _check_kinds(groups: tuple[NodeGroup, ...], place: str) -> None:
             place=f"{place}: templates",
             remedy=f"describe fewer kinds, or smaller ones: at most {MOST_PAIRS} pairs",
         )
-
-
-def _fabric(spec: FabricSpec | None, groups: tuple[NodeGroup, ...]) -> Fabric:
-    if spec is None:
-        return Fabric("flat" if all(group.template.nics for group in groups) else "none")
-    return Fabric(
-        spec.kind, spec.nodes_per_leaf, spec.trunk, spec.oversubscription, spec.trunk_delay, routing=spec.routing
-    )
 
 
 def _build_degraded(spec: DegradedSpec, place: str) -> DegradedLink:

@@ -58,7 +58,7 @@ def gpu_with(
     if known:
         update["peaks"] = {**base.peaks, **{key: changed.peaks[key] for key in changed.peaks if key in known}}
     stated = ", ".join([*figures, *(f"peak of {key}" for key in known)])
-    return replace(base, **update, sources=[f"{stated} given by the user", *base.sources])
+    return replace(base, **update, sources=(f"{stated} given by the user", *base.sources))
 
 
 def _peak(text: str) -> tuple[str, str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.gpus.table import GpuSpec, find_by_driver_name, find_shipped_gpu, gpu_from, names
-from ddpsim.units import format_bandwidth
 
 _GROUPED_SHARE = 0.1
 """Of a dense convolution's share: ResNeXt-50 32x4d takes 145.5 ms where ResNet-50, with nearly equal operations, takes
@@ -208,14 +207,11 @@ class AchievedGpu:
 
     def figures(self) -> Mapping[str, object]:
         """Return its figures as a GPU's file states them, for a workload that is to be read without that file."""
-        spec = self.spec
-        figures: dict[str, object] = {"name": spec.name, "memory_bandwidth": format_bandwidth(spec.memory_bandwidth)}
-        figures["peaks"] = {name: f"{peak / 1e12:.12g}TFLOP/s" for name, peak in self.peak_flops.items()}
-        for name in ("memory", "cache"):
-            if (size := getattr(spec, name)) is not None:
-                figures[name] = f"{size:.12g}B"
-        figures |= {key: value for key in ("sm", "multiprocessors") if (value := getattr(spec, key)) is not None}
-        return figures
+        from ddpsim.documents.records import document_of
+
+        file = document_of(self.spec)
+        stated = ("name", "memory_bandwidth", "peaks", "memory", "cache", "sm", "multiprocessors")
+        return {key: file[key] for key in stated if key in file}
 
     def achieved_flops(self, kind: str, precision: str) -> float:
         """Return the operations per second that operators of `kind` reach."""

@@ -1,8 +1,9 @@
 import pytest
 
 from ddpsim import shipped
+from ddpsim.documents.records import document_of
 from ddpsim.errors import InputError
-from ddpsim.gpus.table import find_by_driver_name, find_shipped_gpu, names, read_gpu
+from ddpsim.gpus.table import find_by_driver_name, find_shipped_gpu, gpu_from, names, read_gpu
 
 
 def test_the_table_spans_volta_to_blackwell():
@@ -23,6 +24,12 @@ def test_a_file_bears_its_gpus_name_and_its_driver_is_recognised(name):
     assert spec.name == shipped.path("gpu", name).stem
     for words in spec.driver:
         assert find_by_driver_name(f"NVIDIA {words}").name == name
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_gpu_is_written_as_it_is_read(name):
+    spec = find_shipped_gpu(name)
+    assert gpu_from(document_of(spec), "written") == spec
 
 
 def test_a_card_without_peer_to_peer_says_from_where_that_is_known():

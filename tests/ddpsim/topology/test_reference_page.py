@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+from ddpsim.documents.fields import OneOf, fields_in_file, marks_of
+from ddpsim.topology.declared import Fabric
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.hardware import NIC_KINDS
-from ddpsim.topology.schema import FabricSpec, NodeSpec
+from ddpsim.topology.schema import NodeSpec
 from ddpsim.topology.spec import parse_topology
 from ddpsim.topology.transports import HOST, NVLINK, PCIE, XGMI
 
@@ -31,8 +33,9 @@ def test_the_examples_load_and_can_be_placed() -> None:
 
 def test_every_key_of_a_node_and_every_kind_of_fabric_is_on_the_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    kinds = FabricSpec.model_fields["kind"].annotation
-    for word in [*NodeSpec.model_fields, *FabricSpec.model_fields, *kinds.__args__]:
+    keys = {each.path[0]: each for each in fields_in_file(Fabric)}
+    (kinds,) = (mark.names for mark in marks_of(keys["kind"].hint) if isinstance(mark, OneOf))
+    for word in [*NodeSpec.model_fields, *keys, *kinds]:
         assert f"`{word}`" in text or f"{word}:" in text
 
 
