@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ddpsim.documents.fields import STATED, WRITTEN, Checked, Index, NotInFile, Text
+from ddpsim.documents.fields import STATED, WRITTEN, Bounds, Checked, Index, NotInFile, Text
 from ddpsim.errors import InputError, shorten
 
 Key = tuple[str, str]
@@ -157,13 +157,13 @@ class Bucket:
 
     Attributes:
         parameters: registration indices, in the order in which they lie in the bucket's flat buffer.
-        size_bytes: sum of their gradients' bytes.
+        size_bytes: sum of their gradients' bytes; 0 in a plan file that leaves it to the model.
         limit_bytes: the limit in force when the bucket was filled; None where none applied (sparse, or unlimited).
     """
 
-    parameters: tuple[int, ...]
-    size_bytes: int
-    limit_bytes: int | None
+    parameters: Annotated[tuple[int, ...], Bounds(min_length=1)]
+    size_bytes: Annotated[int, WRITTEN] = 0
+    limit_bytes: Annotated[Index | None, WRITTEN] = None
 
 
 def assign_buckets(

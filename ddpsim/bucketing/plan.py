@@ -6,16 +6,29 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets, repeated_name
 from ddpsim.bucketing.caps import NO_CALL, BucketCaps, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
+from ddpsim.documents.fields import document_of
 from ddpsim.errors import PlanError
 
-SCHEMA = "ddpsim.plan/1"
 Assignment = Literal["rebuilt", "initial", "unused"]
 ASSIGNMENTS: tuple[Assignment, ...] = get_args(Assignment)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A plan as a file has it; people who edit one leave out `fingerprint` and `torch`."""
+
+    SCHEMA: ClassVar = "ddpsim.plan/1"
+    KIND: ClassVar = "plan file"
+
+    buckets: tuple[Bucket, ...]
+    parameter_names: tuple[str, ...]
+    fingerprint: Any = None
+    torch: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +93,10 @@ class BucketPlan:
 
     def document(self) -> dict[str, object]:
         """Return the plan as the JSON document `ddpsim.plan/1`."""
-        return {
-            "schema": SCHEMA,
-            "buckets": [
-                {"parameters": list(b.parameters), "size_bytes": b.size_bytes, "limit_bytes": b.limit_bytes}
-                for b in self.buckets
-            ],
-            "parameter_names": list(self.parameter_names),
-            "fingerprint": self.fingerprint(),
-            "torch": self.torch,
-        }
+        found: dict[str, object] = document_of(
+            PlanFile(self.buckets, self.parameter_names, self.fingerprint(), self.torch)
+        )
+        return found
 
 
 def initial_plan(parameters: Sequence[Parameter], caps: BucketCaps) -> BucketPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpsim.cli.output import first_rows
 from ddpsim.doctor.other_work import OtherWork
-from ddpsim.documents.records import document_of
+from ddpsim.documents.fields import document_of
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS, Explanation
 from ddpsim.explaining.tuned import Tuning, TuningRound

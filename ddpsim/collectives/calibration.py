@@ -17,7 +17,7 @@ from ddpsim.collectives.gloo_priors import PRIORS as GLOO_PRIORS
 from ddpsim.collectives.mpi_priors import PRIORS as MPI_PRIORS
 from ddpsim.collectives.nccl_priors import PRIORS as NCCL_PRIORS
 from ddpsim.collectives.rccl_priors import PRIORS as RCCL_PRIORS
-from ddpsim.documents.fields import STATED, WRITTEN, AsRows, Bounds, ByName
+from ddpsim.documents.fields import STATED, WRITTEN, AsRows, Bounds, ByName, document_of
 from ddpsim.errors import UnknownNameError
 from ddpsim.operations import Operation
 
@@ -123,8 +123,6 @@ class Calibration:
 
     def document(self) -> dict[str, object]:
         """Return the calibration as the JSON document `ddpsim.calibration/1`."""
-        from ddpsim.documents.records import document_of
-
         found: dict[str, object] = document_of(self)
         return found
 

@@ -1,15 +1,17 @@
 """Marks of a field's type that say what a file may hold there: bounds, another key, what reads it and what writes it.
 
-A record that has a file is declared once, with its checks; `ddpsim.documents.records` reads and writes it by these. A
-mark imports no library, so that rooms without any declare records too, and a run that reads no file pays for none.
+A record that has a file is declared once, with its checks: it is written by these here, and read in
+`ddpsim.documents.records`. Neither a mark nor what is written imports a library, so that rooms without any declare
+records too, and a run that reads no file pays for none.
 """
 
 from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from ddpsim.errors import InputError
@@ -21,6 +23,8 @@ _MOST = 1 << 63
 """No count, size or number of elements is as large."""
 _LARGEST = 1e18
 """No time in seconds or size in bytes is larger."""
+_PLAIN = (int, str, float)
+"""Types of values that JSON has as they are."""
 _ROUNDING = 1e-9
 """How far below 0 an amount may lie, in its unit: rounding of files leaves as much."""
 
@@ -122,10 +126,11 @@ Amount = Annotated[Number, Checked(_check_amount)]
 
 
 class InFile(NamedTuple):
-    """A field that a file has: as Python declares it, with its type and its key."""
+    """A field that a file has: as Python declares it, with its type, the marks of that and its key."""
 
     field: Field[Any]
     hint: Any
+    marks: tuple[Any, ...]
     key: Key
 
     @property
@@ -148,7 +153,7 @@ def fields_in_file(kind: Any) -> tuple[InFile, ...]:
         marks = marks_of(hints[field.name])
         if not any(mark is NotInFile for mark in marks):
             key = next((mark for mark in marks if isinstance(mark, Key)), Key())
-            found.append(InFile(field, hints[field.name], key))
+            found.append(InFile(field, hints[field.name], marks, key))
     return tuple(found)
 
 
@@ -159,3 +164,61 @@ def marks_of(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) in (Union, types.UnionType):
         return tuple(mark for each in get_args(hint) for mark in marks_of(each))
     return ()
+
+
+def document_of(record: Any) -> Any:
+    """Return a record as JSON values; fields with their defaults are left out, but where `WRITTEN` or `STATED`."""
+    if type(record) in _PLAIN:
+        return record
+    if isinstance(record, (tuple, list)):
+        # A list of numbers may have as many as the model has parameters.
+        return [each if type(each) in _PLAIN else document_of(each) for each in record]
+    if isinstance(record, Mapping):
+        return dict(record)
+    if not is_dataclass(record):
+        return str(record) if isinstance(record, StrEnum) else record
+    kind: Any = type(record)
+    found: dict[str, Any] = {"schema": kind.SCHEMA} if hasattr(kind, "SCHEMA") else {}
+    for each in fields_in_file(kind):
+        value = getattr(record, each.field.name)
+        if not (each.key.stated or each.key.written) and type(value) is type(each.default) and value == each.default:
+            continue
+        place = found
+        *above, last = each.path
+        for key in above:
+            place = place.setdefault(key, {})
+        place[last] = _value_of(value, each.hint, each.marks)
+    return found
+
+
+def keys_of(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a record that a file has, in their order."""
+    return tuple(each.field.name for each in fields_in_file(kind))
+
+
+def _value_of(value: Any, hint: Any, marks: tuple[Any, ...]) -> Any:
+    if value is None:
+        return None
+    for mark in marks:
+        if isinstance(mark, Parsed):
+            return mark.write(value)
+        if isinstance(mark, AsColumns):
+            return _columns_of(value, get_args(get_args(hint)[0])[0])
+        if isinstance(mark, AsRows):
+            return [[getattr(each, field.name) for field in fields(each)] for each in value]
+        if isinstance(mark, ByName):
+            return document_of(tuple(value.values()))
+    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(kind) is Mapping:
+        inner = get_args(kind)[1]
+        return {key: _value_of(each, inner, marks_of(inner)) for key, each in value.items()}
+    return document_of(value)
+
+
+def _columns_of(records: Sequence[Any], kind: Any) -> dict[str, list[Any]]:
+    found = {}
+    for each in fields_in_file(kind):
+        column = [getattr(record, each.field.name) for record in records]
+        if each.key.stated or each.default is MISSING or any(value != each.default for value in column):
+            found[each.field.name] = document_of(column)
+    return found

@@ -1,4 +1,4 @@
-"""Records that have a file: read, checked and written as their dataclasses declare them (`ddpsim.documents.fields`).
+"""Records that have a file: read and checked as their dataclasses declare them (`ddpsim.documents.fields`).
 
 Kinds are strict (no text for a number, no flag for a count), numbers finite. Keys that a record does not know are left
 out: a later version may have added them. One that people write has `EXTRA = "forbid"`: there they are misspelt.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
@@ -26,7 +26,7 @@ from ddpsim.documents.fields import (
     OneOf,
     Parsed,
     fields_in_file,
-    marks_of,
+    keys_of,
 )
 from ddpsim.errors import InputError
 
@@ -223,57 +223,3 @@ def _rows_schema(kind: Any) -> CoreSchema:
         return tuple(kind(**dict(zip(names, each, strict=True))) for each in read)
 
     return core_schema.no_info_after_validator_function(join, rows)
-
-
-def document_of(record: Any) -> Any:
-    """Return a record as JSON values; fields with their defaults are left out, but where `WRITTEN` or `STATED`."""
-    if isinstance(record, tuple | list):
-        return [document_of(each) for each in record]
-    if isinstance(record, Mapping):
-        return dict(record)
-    if not is_dataclass(record):
-        return str(record) if isinstance(record, StrEnum) else record
-    kind: Any = type(record)
-    found: dict[str, Any] = {"schema": kind.SCHEMA} if hasattr(kind, "SCHEMA") else {}
-    for each in fields_in_file(kind):
-        value = getattr(record, each.field.name)
-        if not (each.key.stated or each.key.written) and type(value) is type(each.default) and value == each.default:
-            continue
-        place = found
-        *above, last = each.path
-        for key in above:
-            place = place.setdefault(key, {})
-        place[last] = _value_of(value, each.hint)
-    return found
-
-
-def keys_of(kind: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a record that a file has, in their order."""
-    return tuple(each.field.name for each in fields_in_file(kind))
-
-
-def _value_of(value: Any, hint: Any) -> Any:
-    if value is None:
-        return None
-    for mark in marks_of(hint):
-        if isinstance(mark, Parsed):
-            return mark.write(value)
-        if isinstance(mark, AsColumns):
-            return _columns_of(value, get_args(get_args(hint)[0])[0])
-        if isinstance(mark, AsRows):
-            return [[getattr(each, field.name) for field in fields(each)] for each in value]
-        if isinstance(mark, ByName):
-            return document_of(tuple(value.values()))
-    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    if get_origin(kind) is Mapping:
-        return {key: _value_of(each, get_args(kind)[1]) for key, each in value.items()}
-    return document_of(value)
-
-
-def _columns_of(records: Sequence[Any], kind: Any) -> dict[str, list[Any]]:
-    found = {}
-    for each in fields_in_file(kind):
-        column = [getattr(record, each.field.name) for record in records]
-        if each.key.stated or each.default is MISSING or any(value != each.default for value in column):
-            found[each.field.name] = document_of(column)
-    return found

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from ddpsim.documents.fields import WRITTEN, Amount, Count, Index, Number, Text
-from ddpsim.documents.records import document_of, read_as
+from ddpsim.documents.fields import WRITTEN, Amount, Count, Index, Number, Text, document_of
+from ddpsim.documents.records import read_as
 from ddpsim.errors import TraceError
 from ddpsim.files import read_json, write_whole
 

@@ -1,43 +1,20 @@
-"""Plan files, `ddpsim.plan/1`, and the plan in one, checked against its model."""
+"""Plan files, `ddpsim.plan/1`, read, and the plan in one, checked against its model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
 
 from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.caps import TorchCall
-from ddpsim.bucketing.plan import SCHEMA, check_model, custom_plan
+from ddpsim.bucketing.plan import PlanFile, check_model, custom_plan
 from ddpsim.documents.errors import format_value
-from ddpsim.documents.fields import Bounds, Index
 from ddpsim.documents.records import read_as
 from ddpsim.errors import PlanError
 from ddpsim.files import display_name, read_json
 
 _REMEDY = "make a plan file with `ddpsim plan -o plan.json`"
-
-
-@dataclass(frozen=True, slots=True)
-class BucketEntry:
-    """A bucket in a plan file: registration indices, and the limit in bytes at which it closed."""
-
-    parameters: Annotated[tuple[int, ...], Bounds(min_length=1)]
-    limit_bytes: Index | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlanFile:
-    """A whole file; people who edit one leave out `fingerprint` and `torch`."""
-
-    SCHEMA: ClassVar = SCHEMA
-    KIND: ClassVar = "plan file"
-
-    buckets: tuple[BucketEntry, ...]
-    parameter_names: tuple[str, ...]
-    fingerprint: Any = None
-    torch: Any = None
 
 
 def load_plan(path: str | Path, parameters: Sequence[Parameter]) -> BucketPlan:

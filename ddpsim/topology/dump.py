@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from ddpsim.documents import records
+from ddpsim.documents import fields
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
@@ -37,8 +37,8 @@ def document_of(topology: Topology) -> dict[str, object]:
     if topology.visible_devices is not None:
         document["visible_devices"] = list(topology.visible_devices)
     if topology.nvlink_domain is not None:
-        document["nvlink_domain"] = records.document_of(topology.nvlink_domain)
-    document["fabric"] = records.document_of(topology.fabric)
+        document["nvlink_domain"] = fields.document_of(topology.nvlink_domain)
+    document["fabric"] = fields.document_of(topology.fabric)
     if topology.degraded:
         document["degraded"] = [_describe_degraded(entry) for entry in topology.degraded]
     return document

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpsim import shipped
+from ddpsim.documents.fields import document_of
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
 from ddpsim.files.compiled import read_compiled
@@ -109,8 +110,6 @@ def save_workload(workload: Workload, path: str | Path) -> None:
 
 def workload_document(workload: Workload) -> dict[str, Any]:
     """Return `workload` as the JSON document `ddpsim.workload/1`."""
-    from ddpsim.documents.records import document_of
-
     found: dict[str, Any] = document_of(replace(workload, device=workload.device_label))
     return found
 

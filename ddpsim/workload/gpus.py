@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from ddpsim.documents.fields import document_of
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.gpus.table import GpuSpec, find_by_driver_name, find_shipped_gpu, gpu_from, names
 
@@ -207,8 +208,6 @@ class AchievedGpu:
 
     def figures(self) -> Mapping[str, object]:
         """Return its figures as a GPU's file states them, for a workload that is to be read without that file."""
-        from ddpsim.documents.records import document_of
-
         file = document_of(self.spec)
         stated = ("name", "memory_bandwidth", "peaks", "memory", "cache", "sm", "multiprocessors")
         return {key: file[key] for key in stated if key in file}

@@ -24,8 +24,9 @@ from ddpsim.documents.fields import (
     NotInFile,
     OneOf,
     Text,
+    document_of,
 )
-from ddpsim.documents.records import document_of, read_as
+from ddpsim.documents.records import read_as
 from ddpsim.errors import InputError
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from ddpsim import shipped
-from ddpsim.documents.records import document_of
+from ddpsim.documents.fields import document_of
 from ddpsim.errors import InputError
 from ddpsim.gpus.table import find_by_driver_name, find_shipped_gpu, gpu_from, names, read_gpu
 

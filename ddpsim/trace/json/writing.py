@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from ddpsim.documents.records import keys_of
+from ddpsim.documents.fields import keys_of
 from ddpsim.files import compress, json_text, remove, write_whole
 from ddpsim.trace.json.models import LayerRecord
 from ddpsim.trace.json.reading import files_by_rank

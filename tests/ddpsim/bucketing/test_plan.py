@@ -119,6 +119,7 @@ GOOD = rebuilt_plan(MODEL, CAPS).document()
         ({**GOOD, "buckets": [{"parameters": [0, 1, 2, 3.0]}]}, "buckets.0.parameters"),
         ({**GOOD, "buckets": [{"parameters": [0, True, 2, 3]}]}, "buckets.0.parameters"),
         ({**GOOD, "buckets": [{"parameters": ["0", 1, 2, 3]}]}, "buckets.0.parameters"),
+        ({**GOOD, "buckets": [{**GOOD["buckets"][0], "size_bytes": "4"}]}, "buckets.0.size_bytes: '4' is not a whole"),
     ],
 )
 def test_a_malformed_document_is_refused_with_its_place(document, message):
