@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated
 
+from ddpsim.documents.fields import WRITTEN
 from ddpsim.errors import InputError, PlanError
 from ddpsim.options import text
 from ddpsim.options.exclusions import refuse_excluded
@@ -40,16 +41,19 @@ class BucketCaps:
         float | None,
         Option("One cap for every bucket, MiB; 0: a bucket a gradient. [torch: first 1, then 25]", "C", parse=text.cap),
         Section.BUCKETS,
+        WRITTEN,
     ] = None
     first_bucket_mb: Annotated[
         float | None,
         Option("Cap of the first bucket only, MiB; `plan` takes it with `bucket_cap_mb`.", "M", parse=text.cap),
         Section.BUCKETS,
+        WRITTEN,
     ] = None
     bucket_cap_mb_list: Annotated[
         tuple[float, ...] | None,
         Option("Caps of the first, second, ... bucket; the last repeats.", "1,25", parse=text.caps),
         Section.BUCKETS,
+        WRITTEN,
     ] = None
 
     def __post_init__(self) -> None:
@@ -100,8 +104,8 @@ class TorchCall:
     """
 
     caps: BucketCaps | None
-    flags: tuple[tuple[str, bool], ...] = ()
-    note: str = ""
+    flags: Annotated[tuple[tuple[str, bool], ...], WRITTEN] = ()
+    note: Annotated[str, WRITTEN] = ""
 
     @property
     def find_unused_parameters(self) -> bool:
@@ -115,14 +119,6 @@ class TorchCall:
         arguments = {**self.caps.torch_arguments(), **dict(self.flags)}
         passed = ", ".join(["model", *(f"{name}={value}" for name, value in arguments.items())])
         return f"DistributedDataParallel({passed})" + (f"  # {self.note}" if self.note else "")
-
-    def document(self) -> dict[str, object]:
-        """Return it as JSON values; its text lacks how many MiB the first bucket was said to have."""
-        document = asdict(self)
-        caps = document["caps"]
-        if caps is not None and (several := caps["bucket_cap_mb_list"]) is not None:
-            caps["bucket_cap_mb_list"] = [*several]
-        return document | {"flags": [[*flag] for flag in self.flags]}
 
     @classmethod
     def parse(cls, text: str) -> TorchCall:

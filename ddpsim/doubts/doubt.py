@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Annotated
 
+from ddpsim.documents.fields import WRITTEN
 from ddpsim.simulation.communication import Assumptions
 
 
@@ -42,9 +44,9 @@ class Ends:
     left: float
     steps_s: tuple[float, float]
     factors: tuple[tuple[float, float], tuple[float, float]]
-    retimed: int = 0
-    simulated: int = 0
-    loads: tuple[float, float] = (1.0, 1.0)
+    retimed: Annotated[int, WRITTEN] = 0
+    simulated: Annotated[int, WRITTEN] = 0
+    loads: Annotated[tuple[float, float], WRITTEN] = (1.0, 1.0)
 
     @classmethod
     def of(cls, doubt: Doubt, steps_s: tuple[float, float], *, retimed: int = 0) -> Ends:
@@ -53,11 +55,6 @@ class Ends:
         low, high = ((1.0, 1.0) if end is None else (end.compute, end.host) for end in (doubt.low, doubt.high))
         loads = (1.0 if doubt.low is None else doubt.low.input, 1.0 if doubt.high is None else doubt.high.input)
         return cls(doubt.name, doubt.remedy, doubt.left, steps_s, (low, high), retimed, ends - retimed, loads)
-
-    def document(self) -> dict[str, object]:
-        """Return it as JSON values."""
-        pairs = {"steps_s": [*self.steps_s], "factors": [[*each] for each in self.factors], "loads": [*self.loads]}
-        return asdict(self) | pairs
 
 
 Cause = Doubt | Ends

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
-
-from pydantic import TypeAdapter
 
 from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.assign import Bucket
 from ddpsim.bucketing.caps import TorchCall
-from ddpsim.documents.fields import Amount, Checked, Index, Number, Text
+from ddpsim.documents.fields import Amount, Checked, Index, Key, Number, Text
 from ddpsim.documents.records import read_as
 from ddpsim.doubts.doubt import Ends
 from ddpsim.errors import InputError
 from ddpsim.files import display_name, read_json
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.trace.metrics import OF_BUCKET, OVER_ITERATIONS, Summary
+from ddpsim.trace.metrics import Summary
 
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _REMEDY = "give a file made with `ddpsim predict --json`"
@@ -145,8 +143,6 @@ def check_prediction(document: object, place: str) -> dict[str, object]:
 _Buckets = tuple[tuple[tuple[int, ...], int | None], ...]
 """Parameters and limit of each bucket; the job knows names and bytes."""
 
-_READ = TypeAdapter(tuple[Summary, _Buckets, TorchCall, float, float, float, tuple[Ends, ...], float | None])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Figures:
@@ -162,6 +158,12 @@ class _Figures:
     scaling_efficiency: Amount
     hidden_comm_cost_s: Amount | None
     notes: tuple[str, ...]
+    local_s: Amount
+    iteration_low_s: Amount
+    iteration_high_s: Amount
+    buckets: Annotated[_Buckets, Key(path=("plan", "buckets"))]
+    call: Annotated[TorchCall, Key(path=("plan", "call"))]
+    ends: Annotated[tuple[Ends, ...], Key(path=("ends", "of"))]
 
 
 def read_fields(document: Mapping[str, Any] | str, run: SimulatedRun | None) -> dict[str, Any]:
@@ -173,17 +175,11 @@ def read_fields(document: Mapping[str, Any] | str, run: SimulatedRun | None) -> 
     try:
         said = json.loads(document) if isinstance(document, str) else document
         check_prediction(said, "document")
-        read_as(_Figures, said, "document", InputError, _AGAIN)
+        read = read_as(_Figures, said, "document", InputError, _AGAIN)
         if said["memory"] is not None:
             Memory.from_document(said["memory"])
-        own = [{name: bucket[name] for name in OF_BUCKET} for bucket in said["buckets"]]
-        over = {name: said["iterations"][name] for name in OVER_ITERATIONS}
-        counted = {each.name: said.get(each.name) for each in fields(Summary)} | over | {"buckets": own}
-        banded = (said[name] for name in ("local_s", "iteration_low_s", "iteration_high_s"))
-        parts = [counted, said["plan"]["buckets"], said["plan"]["call"], *banded, said["ends"]["of"]]
-        read = _READ.validate_json(json.dumps([*parts, said["hidden_comm_cost_s"]]), strict=True)
-        summary, buckets, call, local_s, low_s, high_s, ends, hidden_s = read
-        plan = None if run is None else _restore_plan(buckets, call, run.workload.parameters)
+        summary = read_as(Summary, said | said["iterations"], "document", InputError, _AGAIN)
+        plan = None if run is None else _restore_plan(read.buckets, read.call, run.workload.parameters)
         if run is not None and plan is not None:
             _check_job(said, run, plan)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
@@ -193,11 +189,11 @@ def read_fields(document: Mapping[str, Any] | str, run: SimulatedRun | None) -> 
         "run": run or _Lacking("run"),
         "summary": summary,
         "plan": plan or _Lacking("plan"),
-        "local_s": local_s,
-        "low_s": low_s,
-        "high_s": high_s,
-        "ends": ends,
-        "hidden_comm_cost_s": hidden_s,
+        "local_s": read.local_s,
+        "low_s": read.iteration_low_s,
+        "high_s": read.iteration_high_s,
+        "ends": read.ends,
+        "hidden_comm_cost_s": read.hidden_comm_cost_s,
         "read": said,
     }
 

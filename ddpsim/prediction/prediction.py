@@ -12,6 +12,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.collectives.execute import find_correcting_curve
 from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_advice, paths_taken
+from ddpsim.documents.fields import document_of
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.jobs.graph_cuts import GraphCuts
@@ -495,7 +496,7 @@ class Prediction:
             "ends": {
                 "retimed": sum(ends.retimed for ends in self.ends),
                 "simulated": sum(ends.simulated for ends in self.ends),
-                "of": [ends.document() for ends in self.ends],
+                "of": document_of(self.ends),
             },
             "buckets": [
                 {
@@ -510,7 +511,7 @@ class Prediction:
             ],
             "plan": {
                 "buckets": [[[*b.parameters], b.limit_bytes] for b in self.plan.buckets],
-                "call": self.plan.call.document(),
+                "call": document_of(self.plan.call),
             },
             "notes": list(self.notes),
             "provenance": {

@@ -78,7 +78,7 @@ def test_what_is_no_prediction_of_the_job_is_refused(changed: Any) -> None:
 def test_a_document_of_an_earlier_version_is_refused_with_what_it_lacks() -> None:
     found = predict(job_of({}), band=False).document()
     del found["plan"]
-    with pytest.raises(InputError, match="the document lacks 'plan'"):
+    with pytest.raises(InputError, match=r"^document: \n  plan\.buckets: the key is missing"):
         Prediction.from_document(found)
 
 
