@@ -25,7 +25,7 @@ from ddpexec.groups.mpi_environment import adopt_mpirun
 from ddpexec.groups.speaking import speak
 from ddpsim.cli.app import carry_out
 from ddpsim.cli.sections import SectionedCommand
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 _PROGRAM = "python -m ddpexec"
 

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 
 class ExecutionError(InputError, RuntimeError):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ddpsim.calibrating.calibrate import calibrate as calibrate
     from ddpsim.collectives.calibration import Calibration as Calibration
     from ddpsim.collectives.calibration_file import load_calibration as load_calibration
-    from ddpsim.errors import InputError as InputError
+    from ddpsim.common.errors import InputError as InputError
     from ddpsim.measured import read_table as read_table
     from ddpsim.planning.compare import compare as compare
     from ddpsim.planning.plan_file import load_plan as load_plan
@@ -94,7 +94,7 @@ def __getattr__(name: str) -> "Any":
     import sys
 
     if name == "__version__":
-        return importlib.import_module("ddpsim.version").__version__
+        return importlib.import_module("ddpsim.common.version").__version__
     if name == "__all__" and sys._getframe(1).f_globals.get("__name__") != "pydoc":
         return [*_MODULES]
     if name not in _MODULES:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
-from ddpsim.files import write_whole
+from ddpsim.common.files import write_whole
 
 FOLDER = "STUDIES_SESSION"
 """The variable that names the session's folder; without it each process keeps its own results."""

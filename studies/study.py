@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from ddpsim.files import write_whole
+from ddpsim.common.files import write_whole
 
 HERE = Path(__file__).parent
 

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from ddpsim.doctor import other_work
+from ddpsim.common import other_work
 from tests import leftovers
 from tests.leaving import further, listed
 from tests.profile import examples

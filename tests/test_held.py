@@ -6,7 +6,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.planning.planner import plan
 from ddpsim.planning.sweep import sweep
 from ddpsim.prediction.predict import predict

@@ -35,7 +35,7 @@ CLEARING = RUN.replace(
 """The same where what imports clears each error, as C does that asks for an attribute."""
 
 PREDICT = ("predict", "--workload", "mlp", "--topology", "dgx-1v")
-FIRST = ("dataclasses", "ddpsim.cli", "ddpsim.errors", "ddpsim.stopping", "enum", "threading", "typing")
+FIRST = ("dataclasses", "ddpsim.cli", "ddpsim.common.errors", "ddpsim.common.stopping", "enum", "threading", "typing")
 """What is imported before any command is known, or may be."""
 CAPTURE = ("capture", "--model", "mlp", "-o", "/dev/null")
 

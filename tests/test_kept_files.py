@@ -9,15 +9,15 @@ import pytest
 
 from ddpsim.cli.app import run
 from ddpsim.collectives.calibration_file import load_calibration
-from ddpsim.errors import PlanError
-from ddpsim.files import read_json
+from ddpsim.common.errors import PlanError
+from ddpsim.common.files import read_json
+from ddpsim.common.workers.journal import Journal
 from ddpsim.measured import read_table
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace
 from ddpsim.validation.validate import validate
-from ddpsim.workers.journal import Journal
 from ddpsim.workload.files import load_workload
 
 VERSIONS = sorted(path for path in (Path(__file__).parent / "kept").iterdir() if path.is_dir())

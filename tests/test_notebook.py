@@ -18,11 +18,11 @@ from ddpsim import (
     sweep,
     validate,
 )
+from ddpsim.common.markup import SCREEN
+from ddpsim.common.tables.cells import format_band
+from ddpsim.common.units import format_time
 from ddpsim.jobs.pipeline import parse_pipeline
-from ddpsim.markup import SCREEN
 from ddpsim.planning.rows import PlanReport
-from ddpsim.tables.cells import format_band
-from ddpsim.units import format_time
 from tests import pages
 
 WORKLOAD, MACHINE = load_workload("mlp"), load_topology("p3.16xlarge")

@@ -37,8 +37,8 @@ from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.describe import describe_buffers, device_model
 from ddpexec.models import TrainingModel, build, flush_denormals
-from ddpsim.errors import InputError, WorkloadError
-from ddpsim.units import format_count
+from ddpsim.common.errors import InputError, WorkloadError
+from ddpsim.common.units import format_count
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload
 from ddpsim.workload.profile import LEFT_OUT, tokens_of

@@ -7,7 +7,7 @@ from functools import partial
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 _LAYERS = 2
 """From so many equal modules in a row on they are taken for the layers of a model; the longest such row is."""

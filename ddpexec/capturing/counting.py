@@ -29,7 +29,7 @@ from ddpexec.capturing.operators import keeps_fp32, operator_of, tensors_in
 from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
 from ddpexec.ddp.parameters import collect
 from ddpexec.describe import describe_buffers
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.operators import Operator
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ddpexec.capturing.own_step import Factory
 from ddpexec.capturing.shapes import Note, OwnShape, model_shape, module_shape, step_shape
 from ddpexec.models import ESTIMATED
-from ddpsim.errors import InputError, WorkloadError
+from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.prediction.carry import ConvertedWorkload, carry_workload
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import Anchor

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ddpsim.units import format_count
+from ddpsim.common.units import format_count
 
 _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 _NO_DATA = ("wait_tensor", "monitored_barrier_")

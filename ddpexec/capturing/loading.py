@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ddpexec.capturing.own_step import OwnStep, name_errors
-from ddpsim.errors import InputError
-from ddpsim.options.input_stage import InputStage
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.input_stage import InputStage
 
 BATCHES = 10
 """Batches that are loaded to be timed, after one that is not."""

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 import ddpsim
-from ddpsim.errors import InputError
-from ddpsim.options.own import convert_exit, import_object
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.own import convert_exit, import_object
 
 Factory = Callable[[], object]
 """Called without arguments, returns `(module, step)`."""

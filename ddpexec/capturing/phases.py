@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 
 
 class PhaseListener(Protocol):

@@ -18,7 +18,7 @@ from ddpexec.capturing.needs import StampedForward, forward_use_of
 from ddpexec.capturing.phases import Phases, autocast_dtype_of, batch_size_of, precision_of
 from ddpexec.capturing.stamps import NANOSECOND, Stamp
 from ddpexec.ddp.parameters import collect
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.workload import Phase
 from ddpsim.workload.kineto.device_use import DeviceUse
 from ddpsim.workload.profile import ForwardUse

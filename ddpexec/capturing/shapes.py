@@ -20,7 +20,7 @@ from ddpexec.capturing.own_step import Factory, OwnStep, call_builder, factory
 from ddpexec.capturing.phases import name_autocast_dtype
 from ddpexec.models import build
 from ddpexec.models.training import TrainingModel
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.operators import PhasesUnderAutocast
 

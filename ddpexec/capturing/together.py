@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ddpexec.groups.launched import join_launched
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.timing.other_work import gather_other_work
-from ddpsim.doctor.other_work import OtherWork, ProcessorClock, find_other_work
+from ddpsim.common.other_work import OtherWork, ProcessorClock, find_other_work
 from ddpsim.workload import Workload
 from ddpsim.workload.pool import pool_captures
 

@@ -56,8 +56,8 @@ def campaign(
     from ddpexec.lab.campaign.report import markdown
     from ddpexec.lab.campaign.results import summarise_results
     from ddpexec.lab.campaign.spec import load_campaign
-    from ddpsim.files import check_writable_folder
-    from ddpsim.stopping import Stopped, stop_on_signals
+    from ddpsim.common.files import check_writable_folder
+    from ddpsim.common.stopping import Stopped, stop_on_signals
 
     plan = load_campaign(arguments.file)
     if arguments.interleave:

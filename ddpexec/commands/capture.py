@@ -14,8 +14,8 @@ from ddpexec.groups.torchrun import has_others, is_first_rank, is_on_first_node
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import JsonDocument, note, note_all, write
-from ddpsim.errors import InputError
-from ddpsim.options.exclusions import refuse_excluded
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.exclusions import refuse_excluded
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -61,9 +61,9 @@ def capture(
         check_destination(arguments.output, as_json=arguments.json_)
     from ddpexec.capturing.capture import CaptureSettings, capture_model, capture_step
     from ddpexec.capturing.together import capture_alone, capture_together
-    from ddpsim.doctor.other_work import OtherWork
-    from ddpsim.files import json_text
-    from ddpsim.units import format_time
+    from ddpsim.common.files import json_text
+    from ddpsim.common.other_work import OtherWork
+    from ddpsim.common.units import format_time
     from ddpsim.workload.files import workload_document
 
     def progress(done: int, total: int, seconds: float) -> None:

@@ -23,7 +23,7 @@ def demo(
     from ddpexec.lab.demo.real import NEXT, hold_against_a_real_run
     from ddpexec.lab.demo.saying import Commands, silenced
     from ddpsim.cli.output import write
-    from ddpsim.files import check_writable_folder, json_text
+    from ddpsim.common.files import check_writable_folder, json_text
 
     check_writable_folder(out)
     out.mkdir(parents=True, exist_ok=True)

@@ -14,10 +14,10 @@ import typer
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.progress import show, shown
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.option import Section
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.option import Section
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -188,7 +188,7 @@ def _make_estimate(arguments: EstimateArguments, whose: AchievedGpu, options: Es
 
 
 def _deliver(workload: Workload, output: Path) -> None:
-    from ddpsim.files import json_text
+    from ddpsim.common.files import json_text
     from ddpsim.workload.files import workload_document
 
     deliver(output, json_text(workload_document(workload)))

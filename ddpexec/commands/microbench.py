@@ -54,7 +54,7 @@ def microbench(
 
     What is done is kept in OUTPUT.part until all is: the same command goes on where it was stopped.
     """
-    from ddpsim.units import float32_size, nccl_sizes, parse_bandwidth, parse_nccl_size
+    from ddpsim.common.units import float32_size, nccl_sizes, parse_bandwidth, parse_nccl_size
 
     wanted = nccl_sizes(float32_size(arguments.begin, "-b"), parse_nccl_size(arguments.end, "-e"), arguments.factor)
     at_once = [[float32_size(size, "--together") for size in each.split(",")] for each in arguments.together or ()]
@@ -68,8 +68,8 @@ def microbench(
     from ddpexec.groups.send_rate import limit_send_rate
     from ddpexec.microbench.microbench import ComputingLoad, forget
     from ddpexec.microbench.microbench import microbench as measure
-    from ddpsim.doctor.other_work import OtherWork
-    from ddpsim.files import is_regular, json_text
+    from ddpsim.common.files import is_regular, json_text
+    from ddpsim.common.other_work import OtherWork
     from ddpsim.workload.files import load_workload
 
     workload = None if arguments.under_load is None else load_workload(arguments.under_load)

@@ -12,8 +12,8 @@ import typer
 
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import JsonDocument, note_all, write
-from ddpsim.errors import InputError
-from ddpsim.tables import table_of
+from ddpsim.common.errors import InputError
+from ddpsim.common.tables import table_of
 
 if TYPE_CHECKING:
     from ddpexec.running.orders import Arm
@@ -59,9 +59,9 @@ def order_run(
     from ddpexec.groups.launched import join_launched
     from ddpexec.running.orders import TORCH, Arm, measure_arms, run_orders
     from ddpexec.timing.other_work import gather_other_work
-    from ddpsim import shipped
-    from ddpsim.doctor.other_work import ProcessorClock
-    from ddpsim.files import json_text, write_whole
+    from ddpsim.common import shipped
+    from ddpsim.common.files import json_text, write_whole
+    from ddpsim.common.other_work import ProcessorClock
     from ddpsim.jobs.job_options import JobOptions
     from ddpsim.orderbench.machines import BenchMachine, caps_for
     from ddpsim.topology.spec import load_topology

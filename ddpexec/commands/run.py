@@ -19,11 +19,11 @@ from ddpsim.cli.breakdown import statistic, step_line
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanFile, SweptCaps, parse_swept_caps, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, note_all
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.option import Section
-from ddpsim.tables import text_of
-from ddpsim.tables.cells import ms, percent
-from ddpsim.units import format_count
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.option import Section
+from ddpsim.common.tables import text_of
+from ddpsim.common.tables.cells import ms, percent
+from ddpsim.common.units import format_count
 
 if TYPE_CHECKING:
     from ddpexec.ddp.parameters import ModelParameters
@@ -78,8 +78,8 @@ def run(
     output: Output,
 ) -> None:
     """Train data parallel on the ranks that torchrun started; write what happened as traces."""
-    from ddpsim.errors import InputError
-    from ddpsim.files import check_writable_folder
+    from ddpsim.common.errors import InputError
+    from ddpsim.common.files import check_writable_folder
 
     swept = parse_swept_caps(arguments.bucket_cap_mb, settings) or [settings.caps]
     settings = replace(settings, caps=swept[0])
@@ -212,7 +212,7 @@ def _keep_what_there_is(runs: Sequence[Run], folders: Sequence[Path]) -> Iterato
 def _write(running: Run, out: Path) -> tuple[dict[str, Any], Callable[[], str]] | None:
     """Write this rank's trace; return on rank 0 the run's document and what makes its text."""
     from ddpexec.running.provenance import provenance
-    from ddpsim.doctor.other_work import OtherWork
+    from ddpsim.common.other_work import OtherWork
     from ddpsim.trace.json import write_rank, write_run
     from ddpsim.trace.metrics import summarise
 

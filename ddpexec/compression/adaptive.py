@@ -8,7 +8,7 @@ from torch._C._distributed_c10d import GradBucket
 
 from ddpexec.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec
 from ddpexec.compression.feedback import ErrorFeedback, feedback_hook, mean_of
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 CODECS: dict[int, Codec] = {1: OneBitCodec(), 8: LinearCodec(), 16: HalfCodec()}
 """Bits an element to codec; 32 is an allreduce of the gradients as they are."""

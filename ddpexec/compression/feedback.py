@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ddpexec.compression.codecs import Codec, FlatLayout
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 # The newer name where torch has it, since the older one warns there.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -31,7 +31,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.groups.within import in_thread
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.averaging import NODE
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import BACKWARD_END, PointKind

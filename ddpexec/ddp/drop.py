@@ -9,7 +9,7 @@ from torch import nn
 
 from ddpexec.ddp.parameters import collect
 from ddpsim.bucketing.drop import DropPlan, layers_named
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 
 
 class LayerDrop:

@@ -14,7 +14,7 @@ from ddpexec.groups.lost import raise_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
 from ddpexec.groups.waiting import wait_within
 from ddpexec.timing.observe import BucketNote, Observer
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 
 Send = Callable[[Sequence[Work]], Work]
 """From the works that must have ended before to the work of what is sent."""

@@ -22,8 +22,8 @@ from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
 from ddpsim.bucketing.plan import check_model, custom_plan
-from ddpsim.errors import PlanError
-from ddpsim.options.exclusions import refuse_excluded
+from ddpsim.common.errors import PlanError
+from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.order.policy import OrderPolicy
 from ddpsim.order.predictors import Predictor, predictor
 from ddpsim.order.rebuild import Never, Once, Rebuild, rebuild

@@ -30,7 +30,7 @@ from ddpexec.groups.waiting import wait_within
 from ddpexec.timing.stopwatch import seconds_of
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules import schemes
 from ddpsim.schedules.schedule import Schedule, check, message_document
 from ddpsim.schedules.scheme import Scheme

@@ -10,7 +10,7 @@ from torch import nn
 from ddpexec.ddp.hooks import OPTIMIZERS
 from ddpexec.ddp.memory import keeps_parts
 from ddpexec.errors import OptionError
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule, averages
 

@@ -27,7 +27,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.schedule import Schedule
 
 

@@ -24,7 +24,7 @@ from ddpexec.errors import ExecutionError, OptionError
 from ddpexec.groups.process_groups import Communicator, Work
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.points import PointKind, points
 from ddpsim.schedules.schedule import TRAINERS, Schedule, parameters_at, queue_of
 

@@ -28,7 +28,7 @@ from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work, timeout_of, wait
 from ddpexec.groups.waiting import wait_within
 from ddpexec.groups.within import in_thread
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.servers import count_sendable
 
 CONTROL_TAG = 0

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import fsdp
 
 from ddpexec.groups.within import call_within
-from ddpsim.doctor.finding import NO, UNKNOWN, YES, Finding, format_able
+from ddpsim.common.finding import NO, UNKNOWN, YES, Finding, format_able
 
 GLOO_S = 20.0
 """How long a gloo group of one rank may take to come about; one that cannot resolve its host's name hangs."""

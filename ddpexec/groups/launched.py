@@ -25,7 +25,7 @@ from ddpexec.groups.notes import leave_words
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.groups.termination import Terminated, ignore_from_now_on, raise_on_sigterm
 from ddpexec.groups.within import call_within
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"

@@ -16,8 +16,8 @@ from typing import Any
 
 from ddpexec.groups.mpi_environment import is_under_mpirun
 from ddpexec.groups.within import call_within
-from ddpsim.errors import InputError
-from ddpsim.parent import die_with_parent
+from ddpsim.common.errors import InputError
+from ddpsim.common.parent import die_with_parent
 
 _SERVER_S = 10.0
 """How long Open MPI's name server may take to say where it is; chosen by hand, it takes some 0.1 s."""

@@ -19,7 +19,7 @@ from ddpexec.groups.mpi_group import NAME as MPI_NAME
 from ddpexec.groups.notes import leave_place
 from ddpexec.groups.waiting import wait_within
 from ddpexec.groups.whereabouts import Place, find_place
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 
 class Work(Protocol):

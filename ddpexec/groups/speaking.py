@@ -8,7 +8,7 @@ import time
 
 from ddpexec.groups.mpi_environment import is_under_mpirun
 from ddpexec.groups.torchrun import is_on_first_node, is_under_torchrun, speaks
-from ddpsim.stopping import Stopped, stop_on_signals
+from ddpsim.common.stopping import Stopped, stop_on_signals
 
 LET_SPEAK_S = 10.0
 """Seconds that a failing rank leaves the one that speaks for all, chosen by hand: ranks import torch seconds apart.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 
 class Terminated(SystemExit):

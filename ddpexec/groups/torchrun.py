@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 RANKS_HERE = "DDPEXEC_RANKS_HERE"
 """Variable that tells a rank how many share this machine; in a lab, its namespace looks like a machine of its own."""

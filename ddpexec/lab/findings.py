@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ddpexec.groups.within import in_thread
 from ddpexec.lab.netlab import support
-from ddpsim.doctor.finding import NO, UNKNOWN, YES, Finding, format_able
+from ddpsim.common.finding import NO, UNKNOWN, YES, Finding, format_able
 
 
 def findings() -> Iterator[Finding]:

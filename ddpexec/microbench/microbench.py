@@ -22,8 +22,8 @@ from ddpexec.microbench.stages import Stages, part_of
 from ddpexec.microbench.under_load import SECONDS, computation_of, measure_slowdowns
 from ddpexec.timing.other_work import gather_other_work
 from ddpexec.timing.stopwatch import Span, allreduces_span, gather, measure_last_to_last
-from ddpsim.doctor.other_work import ProcessorClock
-from ddpsim.files import remove
+from ddpsim.common.files import remove
+from ddpsim.common.other_work import ProcessorClock
 from ddpsim.workload import Workload
 
 _SECONDS_A_SIZE = 0.4

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ddpexec.groups.process_groups import Communicator
-from ddpsim.errors import InputError
-from ddpsim.files import MOST_BYTES, json_text, open_regular, replace
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import MOST_BYTES, json_text, open_regular, replace
 
 Progress = Callable[[str], None]
 

@@ -18,7 +18,7 @@ from ddpexec.groups.launched import Launched
 from ddpexec.groups.within import in_thread
 from ddpexec.models import MODELS, build, flush_denormals
 from ddpexec.timing.stopwatch import Span, agree_on_median, allreduces_span, gather, measure_last_to_last, seconds_of
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.workload import Workload
 
 SIZE_BYTES = 25 << 20

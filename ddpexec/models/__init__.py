@@ -15,7 +15,7 @@ import torch
 
 from ddpexec.models import bert, gpt2, mlp, resnet, vgg, vit
 from ddpexec.models.training import Batch, TrainingModel, flush_denormals
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.common.errors import InputError, UnknownNameError
 
 MODELS: Mapping[str, Callable[..., TrainingModel]] = MappingProxyType(
     {

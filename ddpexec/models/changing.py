@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 
 WIDTH = 128
 """Features of every block, chosen so that a step of a dozen blocks takes milliseconds on a core."""

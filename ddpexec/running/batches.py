@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ddpexec.running.settings import refuse_rate
 from ddpexec.timing.waiting import sharpen_timers, wait_until
-from ddpsim.options.input_stage import PREFETCH, InputStage
+from ddpsim.common.options.input_stage import PREFETCH, InputStage
 
 
 class Batches:

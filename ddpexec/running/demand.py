@@ -15,7 +15,7 @@ from ddpexec.groups.process_groups import Communicator
 from ddpexec.groups.torchrun import RANKS_HERE
 from ddpexec.running.timed import make_timed_model
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.replayed import single_clock
 

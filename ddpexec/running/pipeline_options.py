@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from ddpexec.errors import OptionError
 from ddpexec.running.settings import RunSettings
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.option import Option, Section, check_choices, default_of
+from ddpsim.common.units import parse_size
 from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.option import Option, Section, check_choices, default_of
-from ddpsim.units import parse_size
 
 RunOrder = Literal["gpipe", "1f1b", "interleaved"]
 """The orders that torch carries out: PipeDream's, without a flush, it does not."""

@@ -21,8 +21,8 @@ from ddpexec.running.pipeline_options import PipelineOptions
 from ddpexec.running.pipeline_stages import RankStages, make_timed_stages, model_stages
 from ddpexec.running.settings import DISCARDED, RunSettings
 from ddpexec.timing.clock import drain
-from ddpsim.errors import InputError
-from ddpsim.files import read_json
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import read_json
 from ddpsim.workload import Workload
 
 _SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
@@ -169,7 +169,7 @@ def _prediction(path: str) -> dict[str, Any]:
 
 def write_measurement(measured: dict[str, Any], out: Path) -> None:
     """Write `pipeline.json` into a folder."""
-    from ddpsim.files import json_text, write_whole
+    from ddpsim.common.files import json_text, write_whole
 
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "pipeline.json", json_text(measured))

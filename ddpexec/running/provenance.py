@@ -10,8 +10,8 @@ import torch
 
 from ddpexec.ddp.planner import ProbedLink
 from ddpexec.describe import device_model
+from ddpsim.common.options.option import list_declared, option_values
 from ddpsim.jobs.job_options import JobOptions
-from ddpsim.options.option import list_declared, option_values
 from ddpsim.order.predictors import predictor_name
 
 if TYPE_CHECKING:

@@ -37,9 +37,9 @@ from ddpexec.timing.records import Records
 from ddpexec.timing.stamping import stamping_s
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.doctor.other_work import ProcessorClock, find_other_work
+from ddpsim.common.options.input_stage import input_stage
+from ddpsim.common.other_work import ProcessorClock, find_other_work
 from ddpsim.jobs.job_options import NO_INPUT, RECORDED_INPUT
-from ddpsim.options.input_stage import input_stage
 from ddpsim.trace.records import Iteration, Trace
 from ddpsim.workload import Workload
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, get_args
 
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketPlan, Parameter, plan_buckets
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.input_stage import InputStage, input_stage
+from ddpsim.common.options.option import Option, Section, check_at_least_one
+from ddpsim.common.units import parse_bandwidth, parse_time
 from ddpsim.jobs.job_options import NO_INPUT, RECORDED_INPUT, JobOptions
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.input_stage import InputStage, input_stage
-from ddpsim.options.option import Option, Section, check_at_least_one
 from ddpsim.schedules.named import scheme_named
-from ddpsim.units import parse_bandwidth, parse_time
 
 Implementation = Literal["ddpexec", "torch"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ddpexec.models.training import as_tensor
 from ddpexec.running.replay import Replay
 from ddpsim.bucketing.assign import in_registration_order
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.schedules.units import blocks_of
 from ddpsim.workload import Workload
 

@@ -14,7 +14,7 @@ from ddpexec.errors import OptionError
 from ddpexec.running.run import Run, Turn
 from ddpexec.running.settings import RunSettings
 from ddpexec.timing.stopwatch import gather
-from ddpsim.options.exclusions import refuse_excluded
+from ddpsim.common.options.exclusions import refuse_excluded
 
 STEPS = 3
 """Optimizer steps of a block that count, after one that does not: blocks as short as half a second at 100 ms a step,

@@ -23,7 +23,7 @@ from ddpexec.running.subject import TrainingSubject
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
-from ddpsim.options.exclusions import refuse_excluded
+from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.schedules.named import scheme_named
 
 LEARNED = DISCARDED - 2

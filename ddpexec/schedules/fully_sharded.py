@@ -30,7 +30,7 @@ from ddpexec.groups.waiting import wait_within
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.precision import Precision
 from ddpsim.schedules.schedule import Schedule

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpexec.timing.clock import Clock, Moment
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 
 Pair = tuple[Moment, Moment]
 """Begin and end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from ddpexec.groups.process_groups import Communicator
-from ddpsim.doctor.other_work import OtherWork, ProcessorClock, ProcessorUse, find_other_work
+from ddpsim.common.other_work import OtherWork, ProcessorClock, ProcessorUse, find_other_work
 
 
 def gather_other_work(clock: ProcessorClock, communicator: Communicator) -> OtherWork | None:

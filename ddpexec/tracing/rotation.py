@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddpsim.files import remove
+from ddpsim.common.files import remove
 from ddpsim.trace.json import discard_trace, write_rank, write_run
 from ddpsim.trace.records import Iteration, Span, Trace
 

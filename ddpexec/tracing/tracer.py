@@ -29,7 +29,7 @@ from ddpexec.errors import OptionError
 from ddpexec.tracing.loop import LoopHooks, LoopStamps
 from ddpexec.tracing.session import Session
 from ddpexec.tracing.settings import TraceSettings
-from ddpsim.files import check_writable_folder
+from ddpsim.common.files import check_writable_folder
 
 _tracing: list[Path] = []
 

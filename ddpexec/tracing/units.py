@@ -18,7 +18,7 @@ from ddpexec.tracing.alone import GradientStamps
 from ddpexec.tracing.traced import TracedModule
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 
 
 class ShardedSubject(TracedModule):

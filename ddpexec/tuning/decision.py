@@ -11,7 +11,7 @@ from ddpexec.tuning.blocks import Measured
 from ddpexec.tuning.plan import call_of
 from ddpexec.tuning.racing import PRESENT
 from ddpexec.tuning.ranking import Candidate, CapRanking
-from ddpsim.doctor.other_work import OtherWork
+from ddpsim.common.other_work import OtherWork
 from ddpsim.explaining.tuned import Tried, Tuning, TuningRound, write_tuning
 
 

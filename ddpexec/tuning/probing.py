@@ -8,7 +8,7 @@ from ddpexec.tuning.observed import ObservedJob, RankSteps
 from ddpexec.tuning.plan import TrialPlan
 from ddpexec.tuning.wires import APART, wire_of
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
-from ddpsim.units import MIB
+from ddpsim.common.units import MIB
 
 _SMALLER, _LARGER = 0.45, 2.2
 """Caps of the two probing plans over the largest message of the present one: just as far from it as it takes to tell

@@ -16,7 +16,8 @@ from ddpexec.tuning.wires import Wire, wire_of
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.units import MIB
 from ddpsim.explaining.foretold import with_costs
 from ddpsim.explaining.machine import TracedMachine, machine_of
 from ddpsim.jobs.torch_line import caps_giving
@@ -30,7 +31,6 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.topology.processes import lab_topology
-from ddpsim.units import MIB
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.profile import ForwardUse
 

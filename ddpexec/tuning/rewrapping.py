@@ -7,7 +7,7 @@ from torch import nn
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps
-from ddpsim.units import MIB
+from ddpsim.common.units import MIB
 
 Stock = nn.parallel.DistributedDataParallel
 Wrapped = Stock | DistributedDataParallel

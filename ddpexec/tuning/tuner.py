@@ -36,8 +36,8 @@ from ddpexec.tuning.switching import PlanSwitch
 from ddpexec.tuning.trials import Steps, Trials, run_steps
 from ddpexec.tuning.words import Words
 from ddpsim.bucketing import BucketCaps
-from ddpsim.doctor.other_work import ProcessorClock, find_other_work
-from ddpsim.files import check_writable_folder
+from ddpsim.common.files import check_writable_folder
+from ddpsim.common.other_work import ProcessorClock, find_other_work
 from ddpsim.planning.worth import WORTH_IT
 
 STEPS = 100

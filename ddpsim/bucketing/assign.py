@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ddpsim.documents.fields import STATED, WRITTEN, Bounds, Checked, Index, NotInFile, Text
-from ddpsim.errors import InputError, shorten
+from ddpsim.common.documents.fields import STATED, WRITTEN, Bounds, Checked, Index, NotInFile, Text
+from ddpsim.common.errors import InputError, shorten
 
 Key = tuple[str, str]
 

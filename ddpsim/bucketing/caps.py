@@ -9,12 +9,12 @@ import ast
 from dataclasses import dataclass
 from typing import Annotated
 
-from ddpsim.documents.fields import WRITTEN
-from ddpsim.errors import InputError, PlanError
-from ddpsim.options import text
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.option import Option, Section, plain_signature
-from ddpsim.units import MIB, mib_to_bytes
+from ddpsim.common.documents.fields import WRITTEN
+from ddpsim.common.errors import InputError, PlanError
+from ddpsim.common.options import text
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.option import Option, Section, plain_signature
+from ddpsim.common.units import MIB, mib_to_bytes
 
 FIRST_BUCKET_BYTES = MIB
 """torch's `dist._DEFAULT_FIRST_BUCKET_BYTES`."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from ddpsim.bucketing.assign import Parameter
 from ddpsim.bucketing.caps import FIRST_BUCKET_BYTES, BucketCaps
-from ddpsim.errors import PlanError
-from ddpsim.units import MIB
+from ddpsim.common.errors import PlanError
+from ddpsim.common.units import MIB
 
 
 def graph_splits(parameters: Sequence[Parameter], caps: BucketCaps, order: Sequence[int]) -> list[tuple[int, ...]]:

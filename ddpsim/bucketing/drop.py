@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ddpsim.bucketing.assign import Parameter, assign_buckets
 from ddpsim.bucketing.plan import BucketPlan, custom_plan
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from ddpsim.errors import DdpsimError
+from ddpsim.common.errors import DdpsimError
 
 
 class MarkedTwiceError(DdpsimError):

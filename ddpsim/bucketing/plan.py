@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal, get_args
 from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets, repeated_name
 from ddpsim.bucketing.caps import NO_CALL, BucketCaps, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
-from ddpsim.documents.fields import document_of
-from ddpsim.errors import PlanError
+from ddpsim.common.documents.fields import document_of
+from ddpsim.common.errors import PlanError
 
 Assignment = Literal["rebuilt", "initial", "unused"]
 ASSIGNMENTS: tuple[Assignment, ...] = get_args(Assignment)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from ddpsim.bucketing.assign import Parameter, assign_buckets
-from ddpsim.units import MIB, mib_to_bytes
+from ddpsim.common.units import MIB, mib_to_bytes
 
 _STEPS_MB = [step * 10**power for power in (2, 1, 0) for step in (5, 1)] + [
     step / 10**power for power in range(1, 7) for step in (5, 1)

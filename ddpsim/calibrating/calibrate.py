@@ -22,7 +22,7 @@ from ddpsim.calibrating.samples import Sample, predict_times
 from ddpsim.collectives.calibration import PRIORS, Calibration, Curve, CurvePoint
 from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.collectives.nccl.versions import OLD
-from ddpsim.errors import CalibrationError, UnknownNameError, list_few
+from ddpsim.common.errors import CalibrationError, UnknownNameError, list_few
 from ddpsim.measured import MeasuredTable
 from ddpsim.topology.graph import Topology
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from ddpsim.calibrating.fitting import Vector
 from ddpsim.calibrating.samples import Sample
-from ddpsim.errors import CalibrationError
-from ddpsim.units import format_count, format_time
+from ddpsim.common.errors import CalibrationError
+from ddpsim.common.units import format_count, format_time
 
 MEAN_FACTOR = 2.0
 """The most that rows may be off the constants fitted to them, in the geometric mean of measured over fitted."""

@@ -18,7 +18,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT, first_version
 from ddpsim.collectives.transport import Transport
-from ddpsim.errors import CalibrationError, InputError
+from ddpsim.common.errors import CalibrationError, InputError
 from ddpsim.measured import Conditions, MeasuredTable
 from ddpsim.topology.graph import Placement, Topology
 

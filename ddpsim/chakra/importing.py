@@ -18,9 +18,9 @@ import numpy as np
 
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode, decode
 from ddpsim.chakra.steps import BACKWARD, FORWARD, MODULE_BUFFERS, OPTIMIZER, PARAMETERS
-from ddpsim.errors import TraceError, shorten
-from ddpsim.files import display_name, read_bytes
-from ddpsim.strict import list_mappings
+from ddpsim.common.errors import TraceError, shorten
+from ddpsim.common.files import display_name, read_bytes
+from ddpsim.common.strict import list_mappings
 from ddpsim.trace.records import CollectiveTimes
 from ddpsim.workload import Workload
 from ddpsim.workload.files import workload_from

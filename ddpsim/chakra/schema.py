@@ -13,7 +13,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from ddpsim.errors import InputError, TraceError
+from ddpsim.common.errors import InputError, TraceError
 
 VERSION = "0.0.4"
 """Of the schema, as mlcommons/chakra's own generators write it into the header."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.linear import PER

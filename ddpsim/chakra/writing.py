@@ -9,15 +9,15 @@ from pathlib import Path
 
 from ddpsim.chakra.schema import Attribute, NodeType, Tensors, TraceNode, encode
 from ddpsim.chakra.steps import GROUP, MODULE_BUFFERS, OPERATION, PARAMETERS, step_nodes, tensors_of
-from ddpsim.errors import InputError
-from ddpsim.files import write_whole
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import write_whole
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import format_size
 from ddpsim.schedules.mesh import REPLICA
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import updated_elsewhere
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.setting import RankConfiguration
-from ddpsim.units import format_size
 
 MOST_BYTES = 4 << 30
 """Of all files of a job together; chosen by hand, what a disk of a desktop has to spare."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpsim.strict import list_mappings
+from ddpsim.common.strict import list_mappings
 from ddpsim.trace.metrics import arrivals
 from ddpsim.trace.records import (
     BACKWARD,

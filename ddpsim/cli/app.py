@@ -16,9 +16,9 @@ from ddpsim.cli.flags import error_in_flags, find_command, flags_of
 from ddpsim.cli.sections import PlainHelp, SectionedCommand, take_plain_values
 from ddpsim.cli.streams import guard_streams
 from ddpsim.cli.usage import INTERRUPTED, USAGE_ERROR, refuse_repeated, usage_message
-from ddpsim.errors import InputError
-from ddpsim.stopping import Interrupts
-from ddpsim.version import __version__
+from ddpsim.common.errors import InputError
+from ddpsim.common.stopping import Interrupts
+from ddpsim.common.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ def statistic(summary: Summary) -> str:
 
 def step_line(job: JobOptions, iteration_s: float) -> list[str]:
     """Return the line on a step of the optimizer that has several micro-batches; none where it has one."""
-    from ddpsim.units import format_time
+    from ddpsim.common.units import format_time
 
     if job.accumulate == 1:
         return []

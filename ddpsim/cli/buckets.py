@@ -12,9 +12,9 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.options import PlanFile, WorkloadName, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output
+from ddpsim.common.options.option import list_declared
+from ddpsim.common.tables import table_of
 from ddpsim.jobs.job_options import JobOptions
-from ddpsim.options.option import list_declared
-from ddpsim.tables import table_of
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketPlan
@@ -40,7 +40,7 @@ def buckets(
 ) -> None:
     """Show a model's buckets in launch order, and why each closed."""
     from ddpsim.bucketing import plan_buckets
-    from ddpsim.files import json_text
+    from ddpsim.common.files import json_text
     from ddpsim.jobs.torch_line import torch_line
     from ddpsim.workload.files import load_workload
 
@@ -67,7 +67,7 @@ def _document(plan: BucketPlan) -> dict[str, object]:
 
 
 def _text(plan: BucketPlan) -> str:
-    from ddpsim.units import format_count, format_size
+    from ddpsim.common.units import format_count, format_size
 
     rows = []
     for number, bucket in enumerate(plan.buckets):

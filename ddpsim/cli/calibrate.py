@@ -13,11 +13,11 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.progress import Progress
-from ddpsim.errors import InputError
-from ddpsim.options.text import counts
-from ddpsim.tables import table_of
-from ddpsim.tables.cells import percent
-from ddpsim.units import format_count
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.text import counts
+from ddpsim.common.tables import table_of
+from ddpsim.common.tables.cells import percent
+from ddpsim.common.units import format_count
 
 if TYPE_CHECKING:
     from ddpsim.calibrating.calibrate import CalibrationReport
@@ -58,7 +58,7 @@ def calibrate(
     Measured times stand beside fitted ones, then the constants that the tables tell; -v adds all others and all rows.
     """
     from ddpsim.calibrating.calibrate import calibrate as fit
-    from ddpsim.files import json_text
+    from ddpsim.common.files import json_text
     from ddpsim.measured import read_tables
     from ddpsim.topology.spec import load_topology
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ddpsim.tables import table_of
+from ddpsim.common.tables import table_of
 
 if TYPE_CHECKING:
     from ddpsim.collectives.channels import Channel, Channels
@@ -86,7 +86,7 @@ def channels_document(found: Found) -> list[dict[str, object]]:
 
 def channels_text(found: Found, trees: list[tuple[int | None, ...]]) -> str:
     """Return rings and chains of trees as text, equal ones once, and the trees over nodes."""
-    from ddpsim.units import format_bandwidth, format_count
+    from ddpsim.common.units import format_bandwidth, format_count
 
     blocks = []
     for where, channels in found.items():
@@ -113,7 +113,7 @@ def channels_text(found: Found, trees: list[tuple[int | None, ...]]) -> str:
 
 def _chains_text(channels: Channels) -> str:
     """Return the chains of trees: in a word where each is a ring's order."""
-    from ddpsim.units import format_bandwidth
+    from ddpsim.common.units import format_bandwidth
 
     inside = format_bandwidth(channels.tree_intra_bandwidth)
     if all(chain.gpus == ring.gpus for chain, ring in zip(channels.trees, channels.rings, strict=True)):

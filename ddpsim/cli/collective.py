@@ -12,17 +12,17 @@ from ddpsim.cli.destination import check_destination, plot_option
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName
 from ddpsim.cli.output import Output, note
-from ddpsim.errors import InputError
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.tables import ResultTable
-from ddpsim.tables.cells import percent
-from ddpsim.units import format_count
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.tables import ResultTable
+from ddpsim.common.tables.cells import percent
+from ddpsim.common.units import format_count
 
 if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
     from ddpsim.collectives.execute import Collectives
+    from ddpsim.common.operation import Operation
     from ddpsim.measured import MeasuredTable
-    from ddpsim.operations import Operation
     from ddpsim.topology.graph import Placement, Topology
 
 Row = dict[str, object]
@@ -62,7 +62,7 @@ def allreduce(topology: TopologyName, asked: CollectiveRequest, given: ConstantO
 
     Beside a measured table: of its ranks, launched as it was measured.
     """
-    from ddpsim.operations import Operation
+    from ddpsim.common.operation import Operation
 
     _predict(Operation.ALLREDUCE, topology, asked, given, output)
 
@@ -81,7 +81,7 @@ def collective(
     alltoall what each has for all.
     Beside a measured table: of its ranks, launched as it was measured.
     """
-    from ddpsim.operations import Operation
+    from ddpsim.common.operation import Operation
 
     _predict(Operation.named(op), topology, asked, given, output)
 
@@ -186,7 +186,7 @@ def _priors(backend: str, version: int | None) -> Calibration | None:
 
 
 def _sizes(asked: CollectiveRequest) -> list[int]:
-    from ddpsim.units import nccl_sizes, parse_nccl_size
+    from ddpsim.common.units import nccl_sizes, parse_nccl_size
 
     first = parse_nccl_size("8" if asked.begin is None else asked.begin, "-b")
     last = parse_nccl_size("1G" if asked.end is None else asked.end, "-e")

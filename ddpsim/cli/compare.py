@@ -24,13 +24,13 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, Schemes, SweptCaps, parse_swept_caps
 from ddpsim.cli.output import TableOutput, note
-from ddpsim.errors import InputError, list_few
+from ddpsim.common.errors import InputError, list_few
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.option import Section
+from ddpsim.common.options.text import counts
+from ddpsim.common.workers.asked import Workers
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.option import Section
-from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
-from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     from ddpsim.planning.comparison import Comparison
@@ -125,7 +125,7 @@ def compare(
     A workload is put on each machine's own GPU; NAME@recorded keeps the pace of its file. What is done before
     a comparison is stopped lies beside -o or --report, and the same command goes on from there.
     """
-    from ddpsim.options.rates import link_rates, share
+    from ddpsim.common.options.rates import link_rates, share
     from ddpsim.planning.compare import ComparisonRequest
     from ddpsim.planning.comparison_row import comparison_row, name_labelled
     from ddpsim.planning.prices import machine_names, prices_of, read_prices
@@ -198,9 +198,9 @@ def _lines(rows: Sequence[ComparisonRow]) -> str:
 
 def draw(found: Comparison, path: str) -> None:
     """Draw the step over the node count, a panel a model, a line a machine with what else is varied there."""
+    from ddpsim.common.tables import cell_of, heading_of, list_shown
+    from ddpsim.common.tables.declared import TELLING
     from ddpsim.plots import plot_steps
-    from ddpsim.tables import cell_of, heading_of, list_shown
-    from ddpsim.tables.declared import TELLING
 
     panels: dict[str, dict[str, list[tuple[str, tuple[float, float, float]]]]] = {}
     for model in found.models:
@@ -218,8 +218,8 @@ def draw(found: Comparison, path: str) -> None:
 def _goal(
     deadline: str | None, samples_per_second: float | None, samples_per_epoch: float | None, epochs: float
 ) -> RateGoal | None:
+    from ddpsim.common.units import parse_duration
     from ddpsim.planning.goal import RateGoal
-    from ddpsim.units import parse_duration
 
     for name, value in (
         ("samples_per_second", samples_per_second),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ddpsim.tables import break_line, text_of
-from ddpsim.tables.cells import format_band, format_rate, format_short
-from ddpsim.units import format_count, format_time
+from ddpsim.common.tables import break_line, text_of
+from ddpsim.common.tables.cells import format_band, format_rate, format_short
+from ddpsim.common.units import format_count, format_time
 
 if TYPE_CHECKING:
     from ddpsim.planning.advice import Advice

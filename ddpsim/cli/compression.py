@@ -13,10 +13,10 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCount, WorkloadName
 from ddpsim.cli.output import TableOutput
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.tables import text_of
+from ddpsim.common.workers.asked import Workers
 from ddpsim.jobs.simulated import Options
-from ddpsim.tables import text_of
-from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     pass

@@ -11,8 +11,8 @@ import typer
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import read_calibration
 from ddpsim.cli.output import Output
-from ddpsim.errors import InputError
-from ddpsim.options.option import Section
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.option import Section
 
 if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
@@ -73,7 +73,7 @@ def with_given(calibration: Calibration | None, items: Sequence[str], backend: s
 
 def _pair(item: str, known: dict[str, Constant]) -> tuple[str, float]:
     """Return name and value of `NAME=VALUE`."""
-    from ddpsim.errors import UnknownNameError
+    from ddpsim.common.errors import UnknownNameError
 
     name, equals, text = item.partition("=")
     if not equals:
@@ -97,7 +97,7 @@ def _pair(item: str, known: dict[str, Constant]) -> tuple[str, float]:
 
 def _value(constant: Constant, text: str) -> float:
     """Return the value in the constant's own unit; a quantity carries its own, a ratio is bare. NaN: no number."""
-    from ddpsim.units import parse_bandwidth, parse_time
+    from ddpsim.common.units import parse_bandwidth, parse_time
 
     place = f"{_FLAG} {constant.name}"
     if constant.unit == "s":
@@ -123,8 +123,8 @@ def constants(
 ) -> None:
     """List the constants that predictions rest on: value, unit, source, doubt, and whether each is a prior."""
     from ddpsim.collectives.execute import BACKENDS
+    from ddpsim.common.errors import UnknownNameError
     from ddpsim.doubts.constants import describe_constant, table_constants
-    from ddpsim.errors import UnknownNameError
 
     if backend not in (None, *BACKENDS):
         raise UnknownNameError.among("backend", str(backend), BACKENDS, place="--backend")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpsim.cli.output import Output, note
-from ddpsim.errors import InputError
-from ddpsim.options.option import Section
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.option import Section
 
 if TYPE_CHECKING:
     from ddpsim.report import Report
@@ -37,7 +37,7 @@ def check_destination(path: str | Path | None, *, as_json: bool = False, option:
     Raises:
         InputError: no such file can be written, or two documents on one stream are asked for.
     """
-    from ddpsim.files import check_writable, find_existing_folder
+    from ddpsim.common.files import check_writable, find_existing_folder
 
     if path is None:
         return
@@ -80,7 +80,7 @@ def _keep_others(path: Path, option: str) -> None:
 
 def deliver(path: str | Path, content: str) -> None:
     """Write a file's text where -o leads: to standard output for `-`, gzipped where the name ends in `.gz`."""
-    from ddpsim.files import encode_text, write_whole
+    from ddpsim.common.files import encode_text, write_whole
 
     if str(path) == STANDARD_OUTPUT:
         sys.stdout.write(content)

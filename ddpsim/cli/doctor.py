@@ -10,7 +10,7 @@ from ddpsim.cli.output import Output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpsim.doctor.finding import Finding
+    from ddpsim.common.finding import Finding
 
 
 @expand
@@ -19,7 +19,7 @@ def doctor(output: Output) -> None:
 
     Whatever it finds, it exits with 0. What needs torch is asked of `python -m ddpexec doctor`, in its own process.
     """
-    from ddpsim.doctor.machine import findings
+    from ddpsim.cli.machine_findings import findings
 
     found = list(findings())
     output.emit({"findings": [each.document() for each in found]}, lambda: text_of(found))

@@ -13,8 +13,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ddpsim.cli.flags import write_as_flags
-from ddpsim.options.arguments import flag, flags
-from ddpsim.options.option import Declared, build, list_declared, section_of
+from ddpsim.common.options.arguments import flag, flags
+from ddpsim.common.options.option import Declared, build, list_declared, section_of
 
 
 @dataclass(frozen=True, slots=True)

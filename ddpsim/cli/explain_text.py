@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from ddpsim.cli.output import first_rows
-from ddpsim.doctor.other_work import OtherWork
-from ddpsim.documents.fields import document_of
+from ddpsim.common.documents.fields import document_of
+from ddpsim.common.other_work import OtherWork
+from ddpsim.common.tables import break_line, table_of
+from ddpsim.common.tables.cells import ms, percent
+from ddpsim.common.units import format_bandwidth, format_count, format_time
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS, Explanation
 from ddpsim.explaining.tuned import Tuning, TuningRound
 from ddpsim.prediction.path import format_helps_most
-from ddpsim.tables import break_line, table_of
-from ddpsim.tables.cells import ms, percent
-from ddpsim.units import format_bandwidth, format_count, format_time
 from ddpsim.workload.kineto.steps import describe_accumulation
 
 _SHOWN = 24

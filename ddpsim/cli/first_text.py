@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddpsim.tables import table_of
-from ddpsim.tables.cells import ms, percent
+from ddpsim.common.tables import table_of
+from ddpsim.common.tables.cells import ms, percent
 
 if TYPE_CHECKING:
     from ddpsim.prediction.first import FirstIterations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def format_first(first: FirstIterations) -> str:
     """Return the construction, a row an iteration, and when they are steady."""
-    from ddpsim.units import format_count, format_size, format_time
+    from ddpsim.common.units import format_count, format_size, format_time
 
     made, lines = first.construction, []
     if made is not None:
@@ -38,7 +38,7 @@ def format_first(first: FirstIterations) -> str:
 
 
 def _format_steady(first: FirstIterations) -> str:
-    from ddpsim.units import format_count, format_time
+    from ddpsim.common.units import format_count, format_time
 
     count, begins = len(first.iterations), first.steady_from
     several = format_count(count, "iteration")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 _SPAN = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
 """An option in a sentence, alone or with a value: `comm`, `comm=noop`."""

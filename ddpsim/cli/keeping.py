@@ -14,14 +14,14 @@ import typer
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_apart, deliver
 from ddpsim.cli.output import note, note_once
 from ddpsim.cli.progress import Progress
-from ddpsim.errors import InputError
-from ddpsim.stopping import Stopped, stop_on_signals
+from ddpsim.common.errors import InputError
+from ddpsim.common.stopping import Stopped, stop_on_signals
 
 if TYPE_CHECKING:
+    from ddpsim.common.workers.asked import Workers
+    from ddpsim.common.workers.crew import WorkerPool
+    from ddpsim.common.workers.journal import Journal
     from ddpsim.prediction.answers import RowFunction
-    from ddpsim.workers.asked import Workers
-    from ddpsim.workers.crew import WorkerPool
-    from ddpsim.workers.journal import Journal
 
 Row = TypeVar("Row")
 
@@ -129,7 +129,7 @@ def make_resumable(
         typer.Exit: stopped by a signal.
         InputError: a cache that would be written over; as `Workers.crew`, and as the block.
     """
-    from ddpsim.workers.journal import open_journal
+    from ddpsim.common.workers.journal import open_journal
 
     if by.cache is not None:
         check_apart(by.cache, "--cache", {"-o": out, "--report": report})

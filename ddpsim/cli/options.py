@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.option import Section
+from ddpsim.common.options.text import caps
 from ddpsim.jobs.job_options import JobOptions
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.option import Section
-from ddpsim.options.text import caps
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter

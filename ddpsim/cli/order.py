@@ -8,8 +8,8 @@ import typer
 
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output
-from ddpsim.errors import TraceError
-from ddpsim.tables import Record, table_of
+from ddpsim.common.errors import TraceError
+from ddpsim.common.tables import Record, table_of
 
 if TYPE_CHECKING:
     from ddpsim.order.agreement import OrderReport
@@ -42,7 +42,7 @@ def order(
 def _text(report: OrderReport, fits: list[PlanFit]) -> str:
     from statistics import fmean
 
-    from ddpsim.units import format_count, format_time
+    from ddpsim.common.units import format_count, format_time
 
     rows = []
     if worst := report.between_ranks_worst:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim import shipped
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import check_destination, plot_option
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.progress import Progress
-from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.options.text import numbers
+from ddpsim.common import shipped
+from ddpsim.common.errors import InputError, UnknownNameError
+from ddpsim.common.options.text import numbers
+from ddpsim.common.tables.columns import text_of
 from ddpsim.order.consensus import Consensus
-from ddpsim.tables.columns import text_of
 
 if TYPE_CHECKING:
     from ddpsim.workload.order_trace import OrderTrace

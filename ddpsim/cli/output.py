@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from ddpsim.errors import InputError
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.option import Section
-from ddpsim.tables import Record, ResultTable, csv_of, parse_columns
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.option import Section
+from ddpsim.common.tables import Record, ResultTable, csv_of, parse_columns
 
 JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else."), Section.OUTPUT]
 

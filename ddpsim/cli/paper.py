@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import typer
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 
 def paper(context: typer.Context) -> None:

@@ -9,10 +9,10 @@ from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName, WorkloadName
 from ddpsim.cli.output import Output
+from ddpsim.common.tables import table_of
+from ddpsim.common.tables.cells import ms
+from ddpsim.common.units import format_count
 from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.tables import table_of
-from ddpsim.tables.cells import ms
-from ddpsim.units import format_count
 
 if TYPE_CHECKING:
     from ddpsim.planning.pipeline import PipelineStep

@@ -27,12 +27,12 @@ from ddpsim.cli.plan_arguments import PlanArguments
 from ddpsim.cli.plan_text import scheme_text, search_text, text
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.cli.search import document_of, run_searches, space_of, without_search
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.text import counts
+from ddpsim.common.workers.asked import Workers
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
-from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     from ddpsim.planning.by_scheme import SchemeReport
@@ -60,13 +60,13 @@ def plan(
 
     A search keeps the samples of a step, and says how many candidates do not fit, divide or keep up.
     """
+    from ddpsim.common.units import parse_size
     from ddpsim.planning.best_buckets import best_buckets
     from ddpsim.planning.planner import places_of
     from ddpsim.planning.rows import PlanReport
     from ddpsim.prediction.answers import name_job
     from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
-    from ddpsim.units import parse_size
 
     check_outputs(output, out=arguments.out, plot=arguments.plot, report=arguments.report)
     if arguments.memory_limit is not None:
@@ -242,7 +242,7 @@ def _all(reports: Sequence[PlanReport], *, details: bool, asked: Sequence[str]) 
 
 def write_plan(report: PlanReport, path: str) -> None:
     """Write the plan file of the report's best row."""
-    from ddpsim.files import json_text
+    from ddpsim.common.files import json_text
 
     deliver(path, json_text(report.written.chosen.plan.document()))
 

@@ -9,7 +9,7 @@ import typer
 
 from ddpsim.cli.destination import ReportFile, plot_option
 from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, PlanFile, Schemes, SweptCaps
-from ddpsim.options.option import Section
+from ddpsim.common.options.option import Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

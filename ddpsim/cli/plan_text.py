@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.breakdown import step_line
-from ddpsim.tables import break_line, list_shown, text_of
-from ddpsim.units import GIB, format_count, format_time
+from ddpsim.common.tables import break_line, list_shown, text_of
+from ddpsim.common.units import GIB, format_count, format_time
 
 if TYPE_CHECKING:
     from ddpsim.planning.by_scheme import SchemeChoice, SchemeReport
@@ -100,8 +100,8 @@ def _format_others(row: PlanRow) -> list[str]:
 
 def _explain_gain(row: PlanRow) -> str:
     """Return where the plan of a row saves its gain: the parts that are worth a tenth of it, the largest first."""
+    from ddpsim.common.units import format_time
     from ddpsim.planning.savings import WHERE
-    from ddpsim.units import format_time
 
     times = row.chosen.options.accumulate
     whole_s = times * (row.default.iteration_s - row.best.iteration_s)
@@ -152,7 +152,7 @@ def _describe_hidden(rows: Sequence[PlanRow]) -> list[str]:
 
 def _priors(rows: Sequence[PlanRow]) -> list[str]:
     """Return what a gain on a step that the host holds up rests on, where that was not measured."""
-    from ddpsim.units import format_time
+    from ddpsim.common.units import format_time
 
     models = dict.fromkeys(row.chosen.workload.name for row in rows if row.chosen.workload.estimated)
     priors = {constant.name: constant for row in rows for constant in row.priors}

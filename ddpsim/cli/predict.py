@@ -24,12 +24,12 @@ from ddpsim.cli.options import (
 )
 from ddpsim.cli.output import Output, first_rows, note_once
 from ddpsim.cli.progress import Progress
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.option import Section
+from ddpsim.common.tables import break_line
+from ddpsim.common.tables.cells import percent
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.option import Section
-from ddpsim.tables import break_line
-from ddpsim.tables.cells import percent
 
 if TYPE_CHECKING:
     from ddpsim.jobs.beside import JobBeside
@@ -80,7 +80,7 @@ class PredictArguments:
 @expand
 def predict(arguments: PredictArguments, options: Options, given: ConstantOptions, output: Output) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
-    from ddpsim.files import check_writable_folder
+    from ddpsim.common.files import check_writable_folder
     from ddpsim.planning.bound import bound_of
     from ddpsim.prediction.models import Model
     from ddpsim.prediction.otherwise import StepBeside, predict_other_reach, predict_slow_host
@@ -207,8 +207,8 @@ def _text(
     cases: tuple[ConditionalStep | None, ConditionalStep | None],
     shared: StepBeside | None,
 ) -> str:
+    from ddpsim.common.units import format_count, format_time
     from ddpsim.prediction.prediction import BUCKETS, PARTS
-    from ddpsim.units import format_count, format_time
 
     summary, workload, tables = prediction.summary, prediction.workload, prediction.tables()
     origin = "estimated for" if workload.estimated else "measured on"
@@ -249,7 +249,7 @@ def _times(prediction: Prediction, cases: Sequence[ConditionalStep | None]) -> l
     Args:
         cases: what the step takes under other conditions, a line each under it.
     """
-    from ddpsim.units import format_time
+    from ddpsim.common.units import format_time
 
     tokens = "" if (rate := prediction.tokens_per_s) is None else f", {rate:,.0f} tokens/s"
     trained = f"trains     {prediction.samples_per_s:,.0f} samples/s{tokens}"
@@ -263,8 +263,8 @@ def _times(prediction: Prediction, cases: Sequence[ConditionalStep | None]) -> l
 
 def _apart(prediction: Prediction) -> list[str]:
     """Return the line on ranks that go on without each other: their steps, and what else was measured."""
+    from ddpsim.common.units import format_count, format_time
     from ddpsim.simulation.parameter_servers import describe_staleness
-    from ddpsim.units import format_count, format_time
 
     if (steps := prediction.rank_steps_s) is None or not (remarks := prediction.remarks):
         return []
@@ -275,7 +275,7 @@ def _apart(prediction: Prediction) -> list[str]:
 
 def _parts(prediction: Prediction) -> list[str]:
     """Return the lines on ranks that have parts of the model: what they send each other, over how many gradients go."""
-    from ddpsim.units import format_count, format_size
+    from ddpsim.common.units import format_count, format_size
 
     tensor, experts, cut = prediction.workload.tensor, prediction.workload.experts, prediction.options.cut
     if experts is not None:
@@ -293,7 +293,7 @@ def _parts(prediction: Prediction) -> list[str]:
 
 def _experts(prediction: Prediction, experts: ExpertParallel) -> str:
     """Return the line on ranks that share experts."""
-    from ddpsim.units import format_count, format_size
+    from ddpsim.common.units import format_count, format_size
 
     ranks, data = prediction.summary.world_size, prediction.summary.world_size // experts.ranks
     sent = f"{format_count(len(experts.messages), 'all-to-all')} of {format_size(experts.size_bytes)} in all"
@@ -304,7 +304,7 @@ def _experts(prediction: Prediction, experts: ExpertParallel) -> str:
 
 def _band(prediction: Prediction) -> str:
     """Return the band of the step in words; nothing where nothing is in doubt."""
-    from ddpsim.units import format_time
+    from ddpsim.common.units import format_time
 
     _, *ends = prediction.step_s
     low, high = map(format_time, ends)
@@ -313,7 +313,7 @@ def _band(prediction: Prediction) -> str:
 
 def _format_other(other: ConditionalStep) -> str:
     """Return the step of another case in words."""
-    from ddpsim.units import format_time
+    from ddpsim.common.units import format_time
 
     step, low, high = map(format_time, other.step_s)
     return f"{step} ({low} to {high}) {other.condition}"
@@ -337,7 +337,7 @@ def format_hidden_cost(prediction: Prediction) -> list[str]:
     cost_s = prediction.hidden_comm_cost_s
     if not cost_s:
         return []
-    from ddpsim.units import format_time
+    from ddpsim.common.units import format_time
 
     share = f"{cost_s / prediction.iteration_s:.1%}".replace("%", " %")
     prior = "" if prediction.are_measured("compute_slowdown", "communication_slowdown") else " (assumed, not measured)"
@@ -347,8 +347,8 @@ def format_hidden_cost(prediction: Prediction) -> list[str]:
 
 def _format_binds(prediction: Prediction, bound: Bound) -> list[str]:
     """Return the line on what the step is bound by: what it would take if that took no time."""
+    from ddpsim.common.units import format_time
     from ddpsim.planning.bound import describe_bound, describe_resource
-    from ddpsim.units import format_time
 
     def left(lost_s: float) -> str:
         return format_time(prediction.options.accumulate * (prediction.iteration_s - lost_s))
@@ -376,7 +376,7 @@ def _correction(prediction: Prediction) -> list[str]:
     """Return the line that says whether measured rows of exactly this machine correct its collectives."""
     if not prediction.correcting_rows:
         return []
-    from ddpsim.units import format_count
+    from ddpsim.common.units import format_count
 
     rows = format_count(prediction.correcting_rows, "measured row")
     ranks = format_count(prediction.summary.world_size, "rank")
@@ -388,7 +388,7 @@ def _host_ahead(buckets: Sequence[BucketSummary]) -> list[str]:
     first_s = min((bucket.launched_s for bucket in buckets), default=0.0)
     if first_s >= 0:
         return []
-    from ddpsim.units import format_time
+    from ddpsim.common.units import format_time
 
     ahead = format_time(-first_s)
     return [

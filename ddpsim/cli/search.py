@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.cli.progress import Progress
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.text import counts
 from ddpsim.jobs.pipeline import parse_pipelines
-from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
 
 if TYPE_CHECKING:
     from ddpsim.cli.plan_arguments import PlanArguments
+    from ddpsim.common.workers.asked import Workers
     from ddpsim.jobs.simulated import Options
     from ddpsim.planning.candidates import SearchSpace
     from ddpsim.planning.rows import PlanReport
     from ddpsim.planning.search import SearchQuestion
     from ddpsim.planning.search_report import SearchReport
-    from ddpsim.workers.asked import Workers
 
 
 def without_search(arguments: PlanArguments, options: Options) -> Options:

@@ -16,7 +16,7 @@ from typing import Any, get_args, get_type_hints
 import typer.models
 from typer.core import TyperCommand
 
-from ddpsim.options.option import Section
+from ddpsim.common.options.option import Section
 
 _WHOLE = re.compile("[0-9]{1,9}", re.ASCII)
 

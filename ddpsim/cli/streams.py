@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO, cast
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 _CONTROLS = {
     code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"

@@ -33,12 +33,12 @@ from ddpsim.cli.options import (
     refuse_beside_plan,
 )
 from ddpsim.cli.output import TableOutput, note
+from ddpsim.common.options.option import Section
+from ddpsim.common.options.text import counts
+from ddpsim.common.tables import text_of
+from ddpsim.common.units import format_count
+from ddpsim.common.workers.asked import Workers
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.option import Section
-from ddpsim.options.text import counts
-from ddpsim.tables import text_of
-from ddpsim.units import format_count
-from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps

@@ -13,9 +13,9 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver, 
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.transports import place_several, transports_of, transports_text
-from ddpsim.errors import InputError
-from ddpsim.options.text import indices
-from ddpsim.tables import break_line, table_of
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.text import indices
+from ddpsim.common.tables import break_line, table_of
 
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Cluster, Topology
@@ -27,7 +27,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show 
 @expand
 def list_(output: Output) -> None:
     """List the shipped machines."""
-    from ddpsim import shipped
+    from ddpsim.common import shipped
     from ddpsim.topology.spec import load_topology
 
     rows = []
@@ -157,7 +157,7 @@ class ImportTopologyArguments:
 def import_(arguments: ImportTopologyArguments, output: Output) -> None:
     """Take a machine in from `nvidia-smi topo -m`, `rocm-smi --showtopo` or NCCL's XML; prints its YAML."""
     from ddpsim.collectives.nccl.paths_taken import compare_machines, paths_advice
-    from ddpsim.files import display_name
+    from ddpsim.common.files import display_name
     from ddpsim.topology.dump import document_of, dump_topology
     from ddpsim.topology.importers import import_topology
     from ddpsim.topology.nccl_graph import with_graph_dump
@@ -228,7 +228,7 @@ def _document(machine: Topology) -> dict[str, object]:
 
 
 def _text(machine: Topology, document: dict[str, object]) -> str:
-    from ddpsim.units import format_count
+    from ddpsim.common.units import format_count
 
     lines = [
         f"{machine.name}: {format_count(machine.nodes, 'node')}, {machine.compute_device}, fabric {machine.fabric.kind}"
@@ -262,6 +262,6 @@ def _text(machine: Topology, document: dict[str, object]) -> str:
 
 
 def _text_of(path: str) -> str:
-    from ddpsim.files import read_text
+    from ddpsim.common.files import read_text
 
     return read_text(path, InputError, "give a file that exists")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddpsim.errors import list_few
-from ddpsim.tables import break_line, table_of
+from ddpsim.common.errors import list_few
+from ddpsim.common.tables import break_line, table_of
 
 if TYPE_CHECKING:
     from ddpsim.collectives.nccl.paths_taken import ChosenPaths

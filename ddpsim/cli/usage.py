@@ -8,7 +8,7 @@ from typing import Any, cast
 import typer
 
 from ddpsim.cli.flags import find_command, select_own_arguments
-from ddpsim.errors import InputError, list_few, shorten
+from ddpsim.common.errors import InputError, list_few, shorten
 
 INTERRUPTED = 130
 """Exit code of a command that SIGINT ends."""

@@ -17,9 +17,9 @@ from ddpsim.cli.destination import (
 )
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, first_rows, note, note_all
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.tables.cells import percent
 from ddpsim.prediction.path import format_helps_most
-from ddpsim.tables.cells import percent
 
 if TYPE_CHECKING:
     from ddpsim.validation.result import Validation

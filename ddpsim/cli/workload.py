@@ -23,9 +23,9 @@ from ddpsim.cli.options import (
 )
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.sections import SectionedCommand
+from ddpsim.common.options.option import Section
+from ddpsim.common.tables import Record, table_of
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.option import Section
-from ddpsim.tables import Record, table_of
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -39,7 +39,7 @@ app = typer.Typer(
 @expand
 def list_(output: Output) -> None:
     """List the shipped workloads."""
-    from ddpsim import shipped
+    from ddpsim.common import shipped
     from ddpsim.workload.files import load_workload
 
     rows = [_summary(name, load_workload(name)) for name in shipped.names("workload")]
@@ -90,7 +90,7 @@ def import_(
     ] = None,
 ) -> None:
     """Make a workload of a trace, cutting out DDP where it was traced; notes go to standard error."""
-    from ddpsim.errors import InputError
+    from ddpsim.common.errors import InputError
     from ddpsim.workload.files import load_workload
     from ddpsim.workload.kineto.iterations import buckets_in
     from ddpsim.workload.kineto.workload import open_trace, workload_in
@@ -136,7 +136,7 @@ def _import_chakra(trace: Path, file: Path | None, output: Output) -> None:
 
 
 def _write(model: Workload, output: Output) -> None:
-    from ddpsim.files import json_text
+    from ddpsim.common.files import json_text
     from ddpsim.workload.files import workload_document
 
     document = workload_document(model)
@@ -145,7 +145,7 @@ def _write(model: Workload, output: Output) -> None:
 
 def _keep(model: Workload, file: Path, output: Output, found: dict[str, object], text: str) -> None:
     """Write a workload to `file`, and print what else was found."""
-    from ddpsim.files import json_text
+    from ddpsim.common.files import json_text
     from ddpsim.workload.files import workload_document
 
     deliver(file, json_text(workload_document(model)))
@@ -179,11 +179,11 @@ def anchor(
     """Give a workload the pace at which its distributed step takes what somebody measured."""
     from math import exp
 
-    from ddpsim.errors import InputError
-    from ddpsim.files import json_text
+    from ddpsim.common.errors import InputError
+    from ddpsim.common.files import json_text
+    from ddpsim.common.units import parse_time
     from ddpsim.prediction.pace_from_row import MeasuredStep, anchor_to_row
     from ddpsim.topology.spec import load_topology
-    from ddpsim.units import parse_time
     from ddpsim.workload.anchors import MOSTLY_COMMUNICATION, ROOFLINE_BAND
     from ddpsim.workload.files import load_workload, workload_document
 
@@ -238,8 +238,8 @@ def split(
     ] = None,
 ) -> None:
     """Put consecutive layers of a workload on several devices of a rank, which then compute in turn."""
+    from ddpsim.common.units import parse_size
     from ddpsim.jobs.device_split import cut_layers, put_on_devices
-    from ddpsim.units import parse_size
     from ddpsim.workload.files import load_workload, with_operators
 
     check_destination(file, as_json=output.as_json)

@@ -19,7 +19,7 @@ from ddpsim.collectives.operation_schedules import exchange_pairs
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.routes import total_by_key
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.network.fairness import Demand, LinkId
 
 MOST_RANKS = 256

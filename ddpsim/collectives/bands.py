@@ -13,7 +13,7 @@ from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.curve import CurveTransport
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.transport import Transport
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.topology.graph import Placement
 
 # 10th and 90th percentile of log(measured / predicted) over doubt, on the held-out rows of the accuracy page's tables:

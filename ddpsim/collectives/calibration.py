@@ -17,9 +17,9 @@ from ddpsim.collectives.gloo_priors import PRIORS as GLOO_PRIORS
 from ddpsim.collectives.mpi_priors import PRIORS as MPI_PRIORS
 from ddpsim.collectives.nccl_priors import PRIORS as NCCL_PRIORS
 from ddpsim.collectives.rccl_priors import PRIORS as RCCL_PRIORS
-from ddpsim.documents.fields import STATED, WRITTEN, AsRows, Bounds, ByName, document_of
-from ddpsim.errors import UnknownNameError
-from ddpsim.operations import Operation
+from ddpsim.common.documents.fields import STATED, WRITTEN, AsRows, Bounds, ByName, document_of
+from ddpsim.common.errors import UnknownNameError
+from ddpsim.common.operation import Operation
 
 PRIORS: Mapping[str, tuple[Constant, ...]] = {
     "gloo": (*GLOO_PRIORS, *DDP_PRIORS["gloo"], *CODEC_PRIORS["gloo"]),

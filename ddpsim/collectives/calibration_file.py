@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ddpsim.collectives.calibration import PRIORS, Calibration
 from ddpsim.collectives.constant import Constant
-from ddpsim.documents.records import read_as
-from ddpsim.errors import CalibrationError
-from ddpsim.files import display_name, parse_json, read_text
+from ddpsim.common.documents.records import read_as
+from ddpsim.common.errors import CalibrationError
+from ddpsim.common.files import display_name, parse_json, read_text
 
 _REMEDY = "make the file again with `ddpsim calibrate`"
 

@@ -15,7 +15,7 @@ from ddpsim.collectives.channel_search import best_rings, count_fewest_rings, do
 from ddpsim.collectives.mesh_rings import mesh_rings
 from ddpsim.collectives.ring_search import Ring, RingSearch
 from ddpsim.collectives.routes import total_by_key
-from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.common.errors import TopologyError, UnknownNameError
 from ddpsim.topology.hardware import gcn_of, xgmi_bandwidth
 from ddpsim.topology.node import NETWORK, NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, Route, farther, find_paths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 
 Fidelity = Literal["flow", "steps", "closed"]
 FIDELITIES: tuple[Fidelity, ...] = get_args(Fidelity)

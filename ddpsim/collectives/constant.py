@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from ddpsim.documents.fields import WRITTEN, Bounds, NotInFile
+from ddpsim.common.documents.fields import WRITTEN, Bounds, NotInFile
 
 _RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 1e6), "spread": (1e-12, 10.0)}
 """Least and most of constants by unit, far beyond what any machine has; a spread is one of logarithms."""

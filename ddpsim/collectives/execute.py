@@ -23,10 +23,10 @@ from ddpsim.collectives.scaled import ScaledTransport
 from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import AlgorithmChoice, Transport
-from ddpsim.errors import CalibrationError, InputError, UnknownNameError
+from ddpsim.common.errors import CalibrationError, InputError, UnknownNameError
+from ddpsim.common.operation import Operation
 from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network
-from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import gcn_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ddpsim.collectives.schedules import Builder, Transfer, TransferSchedule
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 
 
 def scattering_ring(ranks: int, segments: int = 1) -> TransferSchedule:

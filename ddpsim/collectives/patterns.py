@@ -22,10 +22,10 @@ from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.collectives.servers import parameter_server, places_named, push_and_pull
 from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps
 from ddpsim.collectives.trees import double_binary_tree
-from ddpsim.errors import InputError, TopologyError
+from ddpsim.common.errors import InputError, TopologyError
+from ddpsim.common.operation import Operation
+from ddpsim.common.strict import parse_whole_number
 from ddpsim.network.fairness import Demand, LinkId
-from ddpsim.operations import Operation
-from ddpsim.strict import parse_whole_number
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import GPU_LINKS
 

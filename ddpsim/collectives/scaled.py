@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpsim.collectives.transport import AlgorithmChoice, Connection, Steps, Transport
+from ddpsim.common.operation import Operation
 from ddpsim.network.fairness import Demand
-from ddpsim.operations import Operation
 
 
 def scale_demand(demand: Demand, factor: float) -> Demand:

@@ -53,7 +53,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 MOST_TRANSFERS = 60_000
 """Single transfers of all collectives of one simulated run that are carried out, so that a command answers in 10 s.

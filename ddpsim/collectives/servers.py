@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.collectives.schedules import Builder, TransferSchedule
-from ddpsim.errors import InputError, PlanError, TopologyError
-from ddpsim.strict import parse_whole_number
-from ddpsim.suboptions import count, parse_options, value
-from ddpsim.units import format_count
+from ddpsim.common.errors import InputError, PlanError, TopologyError
+from ddpsim.common.strict import parse_whole_number
+from ddpsim.common.suboptions import count, parse_options, value
+from ddpsim.common.units import format_count
 
 
 def parameter_server(ranks: int, hosts: Sequence[int], workers: int | None = None) -> TransferSchedule:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.strict import parse_whole_number
+from ddpsim.common.errors import InputError, UnknownNameError
+from ddpsim.common.strict import parse_whole_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ddpsim.documents.fields import WRITTEN
+from ddpsim.common.documents.fields import WRITTEN
 from ddpsim.simulation.communication import Assumptions
 
 

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from math import hypot
 from statistics import median
 
+from ddpsim.common.tables import ResultTable, table_of
+from ddpsim.common.tables.cells import ms_more, percent
+from ddpsim.common.units import MIB, format_count, format_time
 from ddpsim.explaining.explanation import CHANGES, MOVED, Explanation, part_name
 from ddpsim.explaining.late import FEWEST, SHARE, SURE, standard_error
 from ddpsim.explaining.ranks import PARTS, TracedRank
-from ddpsim.tables import ResultTable, table_of
-from ddpsim.tables.cells import ms_more, percent
 from ddpsim.trace.metrics import seconds_by_part
-from ddpsim.units import MIB, format_count, format_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, plan_buckets
 from ddpsim.bucketing.plan import custom_plan
+from ddpsim.common.units import MIB
 from ddpsim.explaining.basis import PredictionBasis
-from ddpsim.units import MIB
 
 Range = tuple[int, float]
 """Limits in bytes that give the same buckets: above the first, up to the second."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 from ddpsim.explaining.ranks import TracedRank
 from ddpsim.trace.metrics import quantile
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddpsim.collectives.conditions import Backend
-from ddpsim.errors import InputError, TraceError
+from ddpsim.common.errors import InputError, TraceError
+from ddpsim.common.workers.crew import WorkerPool
 from ddpsim.explaining.bound import shares_of
 from ddpsim.explaining.bucket_origin import bucket_origin
 from ddpsim.explaining.clocks import align_ranks
@@ -22,7 +23,6 @@ from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.splits import CollectiveSummary, splits_of, wire_times
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
-from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 
 

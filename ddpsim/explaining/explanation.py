@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field
 
+from ddpsim.common.tables import ResultTable, table_of
+from ddpsim.common.tables.cells import ms_more
+from ddpsim.common.units import format_time
 from ddpsim.explaining.bound import Bound, StepShares, describe_binding
 from ddpsim.explaining.clocks import Alignment
 from ddpsim.explaining.files import Ranks
@@ -15,11 +18,8 @@ from ddpsim.explaining.ranks import UNPREDICTED, traced_parts
 from ddpsim.explaining.recorder import RecorderDumps
 from ddpsim.explaining.splits import CollectiveSummary
 from ddpsim.planning.worth import WORTH_IT, format_gain
-from ddpsim.tables import ResultTable, table_of
-from ddpsim.tables.cells import ms_more
 from ddpsim.trace.metrics import Summary
 from ddpsim.trace.tables import PART_NAMES
-from ddpsim.units import format_time
 
 PARTS, COLLECTIVES, RANKS = "Parts of the step", "Collectives", "Ranks"
 CHANGES, MOVED = "What changed", "Collectives, before and now"

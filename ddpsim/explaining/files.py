@@ -10,15 +10,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddpsim.errors import InputError, TraceError
+from ddpsim.common.errors import InputError, TraceError
+from ddpsim.common.files import MOST_TRACE_BYTES, BoundedFile
+from ddpsim.common.strict import parse_whole_number
+from ddpsim.common.workers.crew import WorkerPool
 from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.ranks import TracedRank
 from ddpsim.explaining.recorded import read_recorded_rank
-from ddpsim.files import MOST_TRACE_BYTES, BoundedFile
-from ddpsim.strict import parse_whole_number
 from ddpsim.topology.bounds import MOST_RANKS
 from ddpsim.trace.json.schema import SCHEMA
-from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 
 _NAMES = re.compile(r".*\.json(\.gz)?", re.IGNORECASE)

@@ -12,12 +12,13 @@ from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration, CurvePoint
 from ddpsim.collectives.conditions import Backend
 from ddpsim.collectives.execute import make_transport
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import MIB
 from ddpsim.doubts.doubt import Effect
 from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.bucket_origin import bucket_origin, is_whole, sets_of
 from ddpsim.explaining.machine import TracedMachine
 from ddpsim.explaining.ranks import PARTS
-from ddpsim.operations import Operation
 from ddpsim.planning.planner import plan as best_plan
 from ddpsim.planning.rows import PlanRow
 from ddpsim.planning.worth import NO_GAIN, Trial, decide, is_advised
@@ -29,7 +30,6 @@ from ddpsim.prediction.sensitivities import sensitivities_of
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions, WireFactor
 from ddpsim.simulation.job import Job
-from ddpsim.units import MIB
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import Phase
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ddpsim.errors import InputError
-from ddpsim.options.option import Option
-from ddpsim.units import parse_time
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.option import Option
+from ddpsim.common.units import parse_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from statistics import median, mode
 
-from ddpsim.errors import InputError, TraceError
+from ddpsim.common.errors import InputError, TraceError
 from ddpsim.explaining.basis import basis_of
 from ddpsim.explaining.ranks import UNPREDICTED, Accumulation, TracedRank
 from ddpsim.trace.metrics import part_fields, seconds_by_part

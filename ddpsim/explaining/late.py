@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 
+from ddpsim.common.units import format_time
 from ddpsim.explaining.ranks import Row, TracedRank, common_iterations
 from ddpsim.trace.records import PHASES, Iteration
-from ddpsim.units import format_time
 
 SHARE = 0.015
 """Share of the step from which on a rank's excess is told: below what a straggler must cost in

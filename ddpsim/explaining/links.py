@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddpsim.collectives.execute import make_transport
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 from ddpsim.explaining.late import SURE, standard_error
 from ddpsim.explaining.machine import TracedMachine
 from ddpsim.explaining.ranks import TracedRank, common_iterations
-from ddpsim.operations import Operation
 from ddpsim.topology.placement import place
 from ddpsim.trace.metrics import length, quantile, union
 from ddpsim.trace.records import CollectiveTimes

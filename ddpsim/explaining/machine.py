@@ -9,18 +9,18 @@ from pathlib import Path
 
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.errors import TopologyError, TraceError
+from ddpsim.common.errors import TopologyError, TraceError
+from ddpsim.common.files import display_name, read_text
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.units import format_count
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.ranks import TracedRank
-from ddpsim.files import display_name, read_text
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.measured import read_tables
-from ddpsim.options.exclusions import refuse_excluded
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.placement import place
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import format_count
 from ddpsim.workload.gpus import kind_of
 
 _ASSUMED = {

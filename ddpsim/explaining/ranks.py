@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ddpsim.common.units import format_time
 from ddpsim.trace.metrics import INPUT, Summary
 from ddpsim.trace.metrics import PARTS as OF_ITERATION
 from ddpsim.trace.records import Iteration
-from ddpsim.units import format_time
 
 PARTS = (*OF_ITERATION, INPUT)
 """Parts of a traced step; `input_s` is what lies between the optimizer and the next forward.

@@ -10,7 +10,7 @@ from statistics import median
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.caps import TorchCall
-from ddpsim.errors import InputError, TraceError, WorkloadError
+from ddpsim.common.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.ranks import UNPREDICTED, TracedRank
 from ddpsim.trace.json.reading import read_rank

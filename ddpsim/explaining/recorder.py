@@ -21,10 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, NoReturn
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
+from ddpsim.common.files import read_bytes
+from ddpsim.common.strict import parse_whole_number
 from ddpsim.explaining.late import SURE, standard_error
-from ddpsim.files import read_bytes
-from ddpsim.strict import parse_whole_number
 from ddpsim.topology.bounds import MOST_RANKS
 
 _REMEDY = "give the folder of TORCH_NCCL_DEBUG_INFO_TEMP_FILE, one file a rank"

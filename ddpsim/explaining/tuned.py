@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from ddpsim.documents.fields import WRITTEN, Amount, Count, Index, Number, Text, document_of
-from ddpsim.documents.records import read_as
-from ddpsim.errors import TraceError
-from ddpsim.files import read_json, write_whole
+from ddpsim.common.documents.fields import WRITTEN, Amount, Count, Index, Number, Text, document_of
+from ddpsim.common.documents.records import read_as
+from ddpsim.common.errors import TraceError
+from ddpsim.common.files import read_json, write_whole
 
 NAME = "tuning.json"
 """Its file in the tuner's folder."""

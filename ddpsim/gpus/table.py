@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from ddpsim import shipped
-from ddpsim.documents.fields import Bandwidth, Bounds, OneOf, Parsed
-from ddpsim.errors import InputError
-from ddpsim.files import read_text
-from ddpsim.files.compiled import read_compiled
-from ddpsim.units import parse_arithmetic, parse_size
+from ddpsim.common import shipped
+from ddpsim.common.compiled import read_compiled
+from ddpsim.common.documents.fields import Bandwidth, Bounds, OneOf, Parsed
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import read_text
+from ddpsim.common.units import parse_arithmetic, parse_size
 
 PRECISIONS = ("fp32", "tf32", "amp", "bf16")
 FIRST_WITH_BF16 = 80
@@ -96,7 +96,7 @@ def read_gpu(path: str | Path) -> GpuSpec:
     Raises:
         InputError: a file that cannot be read, is malformed, or lacks the bandwidth or every peak.
     """
-    from ddpsim.documents.yaml_reading import read_mapping
+    from ddpsim.common.documents.yaml_reading import read_mapping
 
     text = read_text(path, InputError, "give a GPU's YAML file, " + _EXAMPLE)
     return gpu_from(
@@ -115,7 +115,7 @@ def gpu_from(document: Mapping[str, object], place: str, text: str = "") -> GpuS
     Raises:
         InputError: a key missing, unknown or of the wrong kind; all of them are named.
     """
-    from ddpsim.documents.records import read_as
+    from ddpsim.common.documents.records import read_as
 
     spec = read_as(GpuSpec, document, place, InputError, "write " + _EXAMPLE, text)
     if "amp" in spec.peaks and "bf16" not in spec.peaks and (spec.sm is None or spec.sm >= FIRST_WITH_BF16):

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
-from ddpsim.documents.errors import document_error, format_value, join_errors, problems
-from ddpsim.documents.yaml_reading import line_of, read_mapping
-from ddpsim.errors import InputError
-from ddpsim.files import display_name, read_text
+from ddpsim.common.documents.errors import document_error, format_value, join_errors, problems
+from ddpsim.common.documents.yaml_reading import line_of, read_mapping
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import display_name, read_text
+from ddpsim.common.options.keys import values_of, with_options
+from ddpsim.common.options.option import build
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job_options import JobOptions
-from ddpsim.options.keys import values_of, with_options
-from ddpsim.options.option import build
 from ddpsim.topology.bounds import MOST_GPUS, MOST_NODES
 
 _START = "start with `workload:` and `nodes:`"

@@ -14,10 +14,10 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.conditions import GPU_BACKENDS
-from ddpsim.errors import InputError, WorkloadError
+from ddpsim.common.errors import InputError, WorkloadError
+from ddpsim.common.options.exclusions import TABLE, given
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import boundary_of
-from ddpsim.options.exclusions import TABLE, given
 from ddpsim.schedules.pipeline import divide_stages
 from ddpsim.schedules.units import modules_of, units_of
 from ddpsim.topology.graph import Placement

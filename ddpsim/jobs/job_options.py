@@ -10,12 +10,12 @@ from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, un
 from ddpsim.bucketing.drop import DropPlan, aligned_plan, layers_named
 from ddpsim.bucketing.plan import Assignment
 from ddpsim.collectives.conditions import Backend
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.input_stage import InputStage, input_stage
+from ddpsim.common.options.option import Option, Section, check_at_least_one, check_choices, default_of, positive
+from ddpsim.common.options.text import factors, probabilities
 from ddpsim.compression import CompressionScheme, scheme
-from ddpsim.errors import InputError
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.input_stage import InputStage, input_stage
-from ddpsim.options.option import Option, Section, check_at_least_one, check_choices, default_of, positive
-from ddpsim.options.text import factors, probabilities
 from ddpsim.order.consensus import Consensus
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
@@ -61,7 +61,7 @@ class JobOptions:
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
         scheme: what is sent, when, and what waits for it, as `ddpsim.schedules.named.scheme_named` reads it.
         overlap: `off` sends nothing before backward has ended.
-        input_stage: `none`, `recorded`, or what `ddpsim.options.input_stage.input_stage` reads.
+        input_stage: `none`, `recorded`, or what `ddpsim.common.options.input_stage.input_stage` reads.
         scale_compute: factor on device time.
         seed: of every draw, from 0 to 2^63 - 1.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, cast, get_args
 
-from ddpsim.errors import InputError
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.option import Option, check_at_least_one, check_choices
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.option import Option, check_at_least_one, check_choices
+from ddpsim.common.suboptions import count, parse_options, value
+from ddpsim.common.units import format_count, format_size, parse_size
 from ddpsim.schedules.mesh import beside_tensor
 from ddpsim.schedules.pipeline import ORDERS, Order, beside_stages, passes_of, works_of
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.suboptions import count, parse_options, value
-from ddpsim.units import format_count, format_size, parse_size
 
 
 def _bytes(text: str, name: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddpsim.collectives.conditions import GPU_BACKENDS
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.topology.graph import Placement

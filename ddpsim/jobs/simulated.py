@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Self
 from ddpsim.bucketing import BucketPlan, Parameter, plan_buckets
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions, Fidelity
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.option import Option, Section, check_at_least_one, plain_signature, positive
+from ddpsim.common.options.text import layers_by_rank, percentage, phase_factors
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job_options import NO_INPUT, JobOptions
 from ddpsim.jobs.pipeline import WHOLE_MODEL, Pipeline, parse_pipeline
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.option import Option, Section, check_at_least_one, plain_signature, positive
-from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 from ddpsim.workload.devices import check_devices_told
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from ddpsim.bucketing import BucketPlan, Parameter
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.schedules.pipeline import count_most_under_way, divide_stages, works_of
 from ddpsim.schedules.units import modules_of

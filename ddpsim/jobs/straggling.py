@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.common.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddpsim.errors import CalibrationError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import CalibrationError
+from ddpsim.common.operation import Operation
 
 REMEDY = "give nccl-tests' output, its -J file, what `python -m ddpexec microbench -o` wrote, or a CSV file"
 _SHORTEST_S, _LONGEST_S, _LARGEST_BYTES = 1e-9, 1e5, 1 << 50

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal, get_args
 
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 
 Consensus = Literal["rank0", "mean", "slowest"]
 CONSENSUS: tuple[Consensus, ...] = get_args(Consensus)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.common.errors import InputError, UnknownNameError
 from ddpsim.order.agreement import plan_tau
 from ddpsim.order.arrivals import Arrivals
 from ddpsim.order.consensus import CONSENSUS, arrange, consensus

@@ -28,8 +28,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.options.own import convert_exit, import_object
+from ddpsim.common.errors import InputError, UnknownNameError
+from ddpsim.common.options.own import convert_exit, import_object
 
 
 class Predictor(Protocol):

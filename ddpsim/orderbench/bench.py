@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.order.consensus import Consensus
 from ddpsim.order.predictors import predictor_name

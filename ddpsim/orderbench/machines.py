@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
+from ddpsim.common.operation import Operation
+from ddpsim.common.options.option import positive
 from ddpsim.jobs.simulated import Options
-from ddpsim.operations import Operation
-from ddpsim.options.option import positive
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
 from ddpsim.workload.order_trace import OrderTrace

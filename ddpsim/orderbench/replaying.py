@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import rebuilt_plan
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.representatives import LATEST, RankKind, SimulatedRank
 from ddpsim.jobs.simulated import Options

@@ -14,6 +14,7 @@ from ddpsim.bucketing.caps import DEFAULT_CAP_MB
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
+from ddpsim.common.units import MIB
 from ddpsim.planning.bound import Bound, bound_of
 from ddpsim.planning.host_bound import launch_priors
 from ddpsim.planning.partition import best_partition
@@ -26,7 +27,6 @@ from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
-from ddpsim.units import MIB
 
 CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
 """Uniform caps a plan tries, in MiB: 1 to 200 by factors of 1.5 to 2.5, torch's own 25 among them."""

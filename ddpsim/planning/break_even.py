@@ -10,10 +10,11 @@ from typing import Literal, Protocol
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.common.errors import InputError
+from ddpsim.common.units import MIB
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Effect
-from ddpsim.errors import InputError
 from ddpsim.planning.best_buckets import choose_buckets, pipeline_plan, rests_on_buckets, try_buckets
 from ddpsim.planning.bound import binding_link
 from ddpsim.planning.comparison_row import ComparisonRow
@@ -30,7 +31,6 @@ from ddpsim.topology.bounds import MOST_NODES
 from ddpsim.topology.graph import Cluster
 from ddpsim.topology.link_rates import NIC, with_link_rate
 from ddpsim.trace.metrics import Summary
-from ddpsim.units import MIB
 
 What = Literal["hidden", "link", "buckets", "efficiency"]
 

@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.markup import SCREEN
-from ddpsim.options.option import check_given
+from ddpsim.common.markup import SCREEN
+from ddpsim.common.options.option import check_given
+from ddpsim.common.tables import table_of
+from ddpsim.common.workers.crew import WorkerPool
 from ddpsim.planning.planner import jobs_of, places_of
 from ddpsim.planning.ranking import list_rankable
 from ddpsim.planning.worth import Trial, decide, is_advised
@@ -22,9 +24,7 @@ from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
-from ddpsim.tables import table_of
 from ddpsim.topology.graph import Topology
-from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 
 DDP = "ddp"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from ddpsim.charts.kinds import CapCurve, cap_charts
 from ddpsim.charts.model import Chart
+from ddpsim.common.units import format_count
 from ddpsim.planning.rows import PlanRow
-from ddpsim.units import format_count
 
 
 def charts_of(rows: Iterable[PlanRow]) -> tuple[Chart, ...]:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from ddpsim import compression
+from ddpsim.common.errors import InputError
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.errors import InputError
 from ddpsim.planning.break_even import FASTEST, SLOWEST
 from ddpsim.planning.crossing import crossing, crossing_band
 from ddpsim.prediction.answers import Answers

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.options.option import check_given
-from ddpsim.options.rates import link_rates as parse_rates
+from ddpsim.common.errors import InputError, UnknownNameError
+from ddpsim.common.options.option import check_given
+from ddpsim.common.options.rates import link_rates as parse_rates
+from ddpsim.common.workers.crew import WorkerPool
 from ddpsim.planning.advice import advise
 from ddpsim.planning.break_even import check_bound
 from ddpsim.planning.comparison import Comparison, find_undominated
@@ -29,7 +30,6 @@ from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import has_link, link_names_of, with_link_rate
 from ddpsim.topology.spec import load_topology
-from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 
 LinkRate = tuple[str, float]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.markup import SCREEN
+from ddpsim.common.markup import SCREEN
+from ddpsim.common.tables import table_of
+from ddpsim.common.units import format_count
 from ddpsim.planning.advice import Advice
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.goal import RateGoal
 from ddpsim.planning.ranking import list_rankable
-from ddpsim.tables import table_of
-from ddpsim.units import format_count
 
 
 @dataclass(frozen=True, slots=True)

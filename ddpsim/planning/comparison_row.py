@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ddpsim.common.tables.cells import format_rate
 from ddpsim.planning.bound import Bound, bound_of, describe_bound
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.prices import Price
@@ -13,7 +14,6 @@ from ddpsim.prediction.answers import Answers, name_job
 from ddpsim.prediction.document import describe_row, flat
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation.job import Job
-from ddpsim.tables.cells import format_rate
 
 LabelledJob = tuple[Job, Mapping[str, Any]]
 """A job, and the fields of its row that say how it was asked for: `machine`, `model`, `link`, `link_rate`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.units import format_duration
+from ddpsim.common.units import format_duration
 
 
 @dataclass(frozen=True, slots=True)

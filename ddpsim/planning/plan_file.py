@@ -9,10 +9,10 @@ from pathlib import Path
 from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.caps import TorchCall
 from ddpsim.bucketing.plan import PlanFile, check_model, custom_plan
-from ddpsim.documents.errors import format_value
-from ddpsim.documents.records import read_as
-from ddpsim.errors import PlanError
-from ddpsim.files import display_name, read_json
+from ddpsim.common.documents.errors import format_value
+from ddpsim.common.documents.records import read_as
+from ddpsim.common.errors import PlanError
+from ddpsim.common.files import display_name, read_json
 
 _REMEDY = "make a plan file with `ddpsim plan -o plan.json`"
 

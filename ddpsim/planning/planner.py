@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.options.option import check_given
+from ddpsim.common.options.option import check_given
+from ddpsim.common.workers.crew import WorkerPool
 from ddpsim.planning.best_buckets import best_buckets
 from ddpsim.planning.rows import PlanReport
 from ddpsim.prediction.answers import computing, name_job
@@ -19,7 +20,6 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
-from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 
 

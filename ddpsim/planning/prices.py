@@ -10,12 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, ClassVar
 
-from ddpsim import shipped
-from ddpsim.documents.fields import Bounds, Parsed
-from ddpsim.documents.records import read_as
-from ddpsim.documents.yaml_reading import read_mapping
-from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.files import display_name, read_text
+from ddpsim.common import shipped
+from ddpsim.common.documents.fields import Bounds, Parsed
+from ddpsim.common.documents.records import read_as
+from ddpsim.common.documents.yaml_reading import read_mapping
+from ddpsim.common.errors import InputError, UnknownNameError
+from ddpsim.common.files import display_name, read_text
 
 _PRICE = re.compile(r"(?P<amount>[-+]?[0-9.]+)\s*(?P<currency>[A-Z]{3})?\s*(?P<hour>/h)?(?:@(?P<date>\S+))?", re.ASCII)
 _EXAMPLE = "write e.g. `price=dgx-a100=32.77USD/h`, or 32.77USD/h@2026-11-22 with its day"

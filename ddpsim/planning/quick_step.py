@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.units import MIB
 from ddpsim.planning.best_buckets import rests_on_buckets
 from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.answers import Answers
@@ -16,7 +17,6 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.job import Job
 from ddpsim.trace.metrics import summarise
-from ddpsim.units import MIB
 from ddpsim.workload import Workload
 
 CAPS_MB = (5.0, 10.0, 40.0, 100.0, 200.0)

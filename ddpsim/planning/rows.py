@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.collectives.constant import Constant
-from ddpsim.errors import InputError
-from ddpsim.markup import SCREEN
+from ddpsim.common.errors import InputError
+from ddpsim.common.markup import SCREEN
+from ddpsim.common.tables import table_of
+from ddpsim.common.units import MIB, format_count
 from ddpsim.planning.bound import Bound, describe_bound
 from ddpsim.planning.ranking import list_rankable
 from ddpsim.planning.savings import Saving
 from ddpsim.planning.worth import NO_GAIN, WORTH_IT, Trial, arguments_of, is_advised
 from ddpsim.prediction.document import describe_row, flat
 from ddpsim.prediction.prediction import Band, Prediction
-from ddpsim.tables import table_of
-from ddpsim.units import MIB, format_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.units import GIB, format_count
+from ddpsim.common.workers.crew import WorkerPool
 from ddpsim.planning.best_buckets import best_buckets
 from ddpsim.planning.candidates import (
     MAY_NOT_FIT,
@@ -40,8 +42,6 @@ from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.placement import Placement, place
-from ddpsim.units import GIB, format_count
-from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 
 LEADERS = 5

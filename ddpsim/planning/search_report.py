@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.markup import SCREEN
+from ddpsim.common.markup import SCREEN
+from ddpsim.common.tables import table_of
+from ddpsim.common.units import format_count
 from ddpsim.planning.candidates import RuledOut, SearchCandidate
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.worth import Trial, decide
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.predict import gain_band
 from ddpsim.prediction.prediction import Band
-from ddpsim.tables import table_of
-from ddpsim.units import format_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,12 @@ from pathlib import Path
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.markup import Markup
-from ddpsim.options.option import check_given
+from ddpsim.common.markup import Markup
+from ddpsim.common.options.option import check_given
+from ddpsim.common.units import format_count
+from ddpsim.common.workers.crew import WorkerPool, crew_of
+from ddpsim.common.workers.journal import open_journal
+from ddpsim.common.workers.points import sort_results
 from ddpsim.planning.bound import Bound, bound_of
 from ddpsim.prediction.answers import Answers, Rows
 from ddpsim.prediction.arguments import take_names
@@ -22,10 +26,6 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
-from ddpsim.units import format_count
-from ddpsim.workers.crew import WorkerPool, crew_of
-from ddpsim.workers.journal import open_journal
-from ddpsim.workers.points import sort_results
 from ddpsim.workload import Workload
 
 SweptJob = tuple[int | None, Options]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from ddpsim.files import write_whole
+from ddpsim.common.files import write_whole
 
 MARKERS = "os^Dv<>Pph"
 """Of groups that one picture holds, by number."""

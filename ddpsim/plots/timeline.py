@@ -10,10 +10,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ddpsim.charts.timeline import BROADCAST, TimelineStep, timeline_from_trace
+from ddpsim.common.units import MIB
 from ddpsim.plots.figure import legend_beside, save
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, Trace
-from ddpsim.units import MIB
 
 _COLOURS = {FORWARD: "#4c78a8", BACKWARD: "#f58518", OPTIMIZER: "#54a24b", WAIT: "#e8e8e8", BROADCAST: "#d6bd3a"}
 _NAMES = {WAIT: "waiting for the network"}

@@ -20,17 +20,17 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.stopping import Stopped
+from ddpsim.common.units import format_count
+from ddpsim.common.workers.crew import WorkerPool, crew_of
+from ddpsim.common.workers.journal import Journal, open_journal
+from ddpsim.common.workers.points import Points
 from ddpsim.prediction.predict import predict, predict_buckets, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.job import Job, Keys
 from ddpsim.simulation.run import Progress
-from ddpsim.stopping import Stopped
-from ddpsim.units import format_count
-from ddpsim.workers.crew import WorkerPool, crew_of
-from ddpsim.workers.journal import Journal, open_journal
-from ddpsim.workers.points import Points
 
 Item = TypeVar("Item")
 Row = TypeVar("Row")

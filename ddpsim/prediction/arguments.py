@@ -15,9 +15,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.option import check_at_least_one
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.models import Model
 from ddpsim.simulation.job import Job
 from ddpsim.topology.declared import Cluster

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.estimate import ModelShape, convert_to_run, estimate
 from ddpsim.workload.gpus import AchievedGpu, check_peak, gpu_of

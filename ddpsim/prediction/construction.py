@@ -15,7 +15,7 @@ import simpy
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import assign_buckets, in_registration_order
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import NodeKind, StepGraph
 from ddpsim.simulation.rank_builder import RankBuilder

@@ -11,11 +11,11 @@ from typing import Annotated, Any, NoReturn
 from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.assign import Bucket
 from ddpsim.bucketing.caps import TorchCall
-from ddpsim.documents.fields import Amount, Checked, Index, Key, Number, Text
-from ddpsim.documents.records import read_as
+from ddpsim.common.documents.fields import Amount, Checked, Index, Key, Number, Text
+from ddpsim.common.documents.records import read_as
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import display_name, read_json
 from ddpsim.doubts.doubt import Ends
-from ddpsim.errors import InputError
-from ddpsim.files import display_name, read_json
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.trace.metrics import Summary

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.options.option import check_at_least_one
 from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.representatives import SimulatedRank
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.construction import Construction, construct
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.named import scheme_named

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ddpsim import shipped
-from ddpsim.errors import WorkloadError
+from ddpsim.common import shipped
+from ddpsim.common.errors import WorkloadError
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.jobs.device_split import put_like
 from ddpsim.jobs.simulated import Options

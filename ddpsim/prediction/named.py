@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import overload
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.workers.crew import WorkerPool
 from ddpsim.jobs.simulated import Options
 from ddpsim.prediction import predict as simulated
 from ddpsim.prediction.answers import Answers, computing, name_job
@@ -19,7 +20,6 @@ from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
-from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 
 

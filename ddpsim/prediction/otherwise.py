@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ddpsim.collectives.nccl.paths_taken import find_other_reach
+from ddpsim.common.units import format_count, format_time
 from ddpsim.doubts.collectives import THROUGH_HOST, covers, family
 from ddpsim.doubts.spreads import SLOW_HOST, SLOW_HOST_MEDIAN
 from ddpsim.prediction.periods import periods_under
@@ -19,7 +20,6 @@ from ddpsim.prediction.predict import predict, without_beside
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.job import Job
-from ddpsim.units import format_count, format_time
 
 _MATTERS = 0.01
 """Share of a step from which on the other case is worth a word."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
+from ddpsim.common.units import format_time
 from ddpsim.prediction.carry import Factors, retimed
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.topology.graph import Topology
-from ddpsim.units import format_time
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.anchors import GIVEN
 

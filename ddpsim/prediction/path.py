@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from ddpsim.strict import list_mappings
-from ddpsim.tables import ResultTable, break_line
+from ddpsim.common.strict import list_mappings
+from ddpsim.common.tables import ResultTable, break_line
+from ddpsim.common.units import format_time
 from ddpsim.trace.records import PathSpan, Trace
-from ddpsim.units import format_time
 
 _MATTERS = 1e-6
 """Share of a step from which on what a resource saves is printed."""

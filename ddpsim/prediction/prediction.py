@@ -12,7 +12,10 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.collectives.execute import find_correcting_curve
 from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_advice, paths_taken
-from ddpsim.documents.fields import document_of
+from ddpsim.common.documents.fields import document_of
+from ddpsim.common.tables import ResultTable, table_of
+from ddpsim.common.units import format_count, format_time
+from ddpsim.common.version import __version__
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.jobs.graph_cuts import GraphCuts
@@ -24,13 +27,10 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.engine import Simulated, trace_of
 from ddpsim.simulation.job import Job
-from ddpsim.tables import ResultTable, table_of
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import OVER_ITERATIONS, Summary, summarise
 from ddpsim.trace.records import MOMENTS
 from ddpsim.trace.tables import parts_table
-from ddpsim.units import format_count, format_time
-from ddpsim.version import __version__
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of, kind_of
 from ddpsim.workload.replayed import clipping_share
@@ -152,7 +152,7 @@ class Prediction:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step with its band, and what it comes to."""
-        from ddpsim.markup import summary_card
+        from ddpsim.common.markup import summary_card
 
         count, said = self.accumulate, self.step_document()
         each = {} if count == 1 else {"micro-batch": f"{format_time(self.iteration_s)}, {count} a step"}

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
 from ddpsim.schedules.named import scheme_named

@@ -8,6 +8,8 @@ from ddpsim.charts.kinds import Step, step_charts
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint
 from ddpsim.charts.timeline import number, timeline_from_trace
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.common.tables import GBPS, table_of
+from ddpsim.common.units import format_count
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.ranking import describe_overlap
@@ -23,8 +25,6 @@ from ddpsim.report.rows import (
     step_of,
 )
 from ddpsim.report.wording import format_number_band, format_one_step, format_unranked, step
-from ddpsim.tables import GBPS, table_of
-from ddpsim.units import format_count
 
 _CURVES_NOTE = (
     "Whiskers are 80 % bands. In cost over time, rows to the lower left are better, and the line joins those "

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from ddpsim.charts.model import StackedBar
 from ddpsim.charts.timeline import BROADCAST, TimelineStep, timeline_from_document
+from ddpsim.common.tables import ResultTable
+from ddpsim.common.units import format_count, format_time
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import CHANGES, COLLECTIVES, PARTS, RANKS, Explanation
 from ddpsim.explaining.ranks import TracedRank
@@ -15,9 +17,7 @@ from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import MOST_ROWS, PART_NAMES
 from ddpsim.report.wording import format_signed
-from ddpsim.tables import ResultTable
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes
-from ddpsim.units import format_count, format_time
 
 _INPUT = "input"
 _NAMES = {**PART_NAMES, "input_s": _INPUT}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ddpsim.charts.model import Chart, StackedBar
 from ddpsim.charts.timeline import TimelineStep, microseconds
-from ddpsim.tables import ResultTable
+from ddpsim.common.tables import ResultTable
 
 SCHEMA = "ddpsim.report/1"
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from ddpsim.charts.model import StackedBar
 from ddpsim.charts.timeline import timeline_from_trace
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.common.tables import ResultTable, table_of
+from ddpsim.common.tables.cells import ms
+from ddpsim.common.units import format_count
 from ddpsim.planning.cap_curves import charts_of
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import WHERE
@@ -16,9 +19,6 @@ from ddpsim.report.assumptions import assumptions
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, chart_over_nodes
 from ddpsim.report.wording import format_one_step, format_share_band, format_unranked, format_where, rate, step
-from ddpsim.tables import ResultTable, table_of
-from ddpsim.tables.cells import ms
-from ddpsim.units import format_count
 
 
 def plan_report(

@@ -7,12 +7,12 @@ from functools import cache
 from importlib import resources
 
 from ddpsim.charts.model import Chart, StackedBar
-from ddpsim.markup import Markup, call_macro, render_template
+from ddpsim.common.markup import Markup, call_macro, render_template
+from ddpsim.common.tables import table_of
+from ddpsim.common.tables.declared import SHOWN
+from ddpsim.common.units import format_time
+from ddpsim.common.version import __version__
 from ddpsim.report.model import BarChart, Charts, Report, Section, Table, TimelineChart
-from ddpsim.tables import table_of
-from ddpsim.tables.declared import SHOWN
-from ddpsim.units import format_time
-from ddpsim.version import __version__
 
 
 def render(report: Report) -> str:

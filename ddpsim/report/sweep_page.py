@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from ddpsim.charts.kinds import step_charts
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
 from ddpsim.charts.timeline import TimelineStep, number, timeline_from_document
+from ddpsim.common.tables import table_of
+from ddpsim.common.units import format_count, format_time
 from ddpsim.prediction.document import accumulated, describe_row, flat, leave_out_micro_batch
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
@@ -20,8 +22,6 @@ from ddpsim.report.rows import (
 )
 from ddpsim.report.wording import format_each, format_one_step, format_time_band
 from ddpsim.simulation.job import Job
-from ddpsim.tables import table_of
-from ddpsim.units import format_count, format_time
 
 
 def sweep_report(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ddpsim.common.units import format_count, format_time
 from ddpsim.planning.ranking import describe_borrowed, list_unranked
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.units import format_count, format_time
 
 
 def step(prediction: Prediction) -> str:

@@ -15,7 +15,7 @@ from graphlib import TopologicalSorter
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.options.input_stage import Loader
+from ddpsim.common.options.input_stage import Loader
 from ddpsim.retiming.intervals import Columns
 from ddpsim.simulation.graph import ORIGIN, NodeKind, RankGraph
 from ddpsim.simulation.job_run import JobRun

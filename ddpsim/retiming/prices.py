@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.transport import AlgorithmChoice
+from ddpsim.common.operation import Operation
 from ddpsim.jobs.representatives import LATEST, SimulatedRank
-from ddpsim.operations import Operation
 from ddpsim.retiming.dependencies import is_in_line, numbers_of
 from ddpsim.retiming.intervals import Columns
 from ddpsim.simulation.communication import Assumptions, Communication

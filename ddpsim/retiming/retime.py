@@ -16,7 +16,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from ddpsim.options.input_stage import Loader
+from ddpsim.common.options.input_stage import Loader
 from ddpsim.retiming.collectives import ROUNDING, BatchCopies, RetimedCollectives
 from ddpsim.retiming.dependencies import Dependencies, Moments, RetimedRun, goes_apart, narrow
 from ddpsim.retiming.intervals import Columns

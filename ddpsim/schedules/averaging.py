@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ddpsim.errors import PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import PlanError
+from ddpsim.common.operation import Operation
+from ddpsim.common.suboptions import count, value
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.outer import OuterStep
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs, sums
-from ddpsim.suboptions import count, value
 
 NODE = "node"
 """Name of the group of consecutive ranks among which gradients are averaged in each step."""

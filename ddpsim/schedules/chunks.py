@@ -17,8 +17,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ddpsim.errors import InputError
-from ddpsim.suboptions import count, factor, value
+from ddpsim.common.errors import InputError
+from ddpsim.common.suboptions import count, factor, value
 
 NORM_BYTES = 4
 """Bytes of a chunk's norm, in fp32."""

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim.bucketing import Parameter
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
+from ddpsim.common.suboptions import some_bytes, value
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.suboptions import some_bytes, value
 
 BUFFER_BYTES = 10_485_760
 """Most bytes that are sent at once, but for a tensor that is larger: `buffer_size` of torch's `comm.py`."""

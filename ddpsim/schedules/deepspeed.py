@@ -21,14 +21,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
+from ddpsim.common.suboptions import elements, value
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 from ddpsim.schedules.precision import Precision, dtype_named
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.units import modules_of
-from ddpsim.suboptions import elements, value
 
 _AHEAD = 2
 """Modules by which the host may be ahead of the device (`__max_ongoing_fetch_events` of the coordinator)."""

@@ -18,13 +18,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ddpsim.errors import PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import PlanError
+from ddpsim.common.operation import Operation
+from ddpsim.common.suboptions import some_bytes, value
+from ddpsim.common.units import parse_time
 from ddpsim.schedules.points import PointKind, points
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.setup import SchemeInputs, sums
-from ddpsim.suboptions import some_bytes, value
-from ddpsim.units import parse_time
 
 CONTROLLERS = ("mpi", "gloo")
 """Horovod's controllers (`HOROVOD_CONTROLLER`): the libraries by which hosts agree."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.chunks import MOMENTUM_PASSES, NORM_BYTES, SUMMING_PASSES, Chunks, GradientFlow
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import Point, PointKind
 from ddpsim.schedules.schedule import Schedule, Sharding

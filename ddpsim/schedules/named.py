@@ -8,15 +8,15 @@ from functools import cache
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from ddpsim.collectives.servers import ServerPlaces
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.common.errors import InputError, UnknownNameError
+from ddpsim.common.strict import parse_whole_number
+from ddpsim.common.suboptions import count, parse_options
+from ddpsim.common.units import parse_size
 from ddpsim.schedules import schemes, servers
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Make, Runner, Scheme, is_own, load_own_scheme
 from ddpsim.schedules.servers import Servers
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.strict import parse_whole_number
-from ddpsim.suboptions import count, parse_options
-from ddpsim.units import parse_size
 
 if TYPE_CHECKING:
     from ddpsim.schedules.sharded import FullyShard

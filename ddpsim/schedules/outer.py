@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.suboptions import factor, value
+from ddpsim.common.suboptions import factor, value
 
 
 @dataclass(frozen=True, slots=True)

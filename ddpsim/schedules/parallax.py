@@ -12,15 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.collectives.servers import check_servers
-from ddpsim.errors import PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import PlanError
+from ddpsim.common.operation import Operation
+from ddpsim.common.suboptions import count, value
 from ddpsim.schedules.chunks import parse_share
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import TRAINERS, Schedule, Sharding
 from ddpsim.schedules.servers import SERVERS, STEPS_AT_ONCE
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.suboptions import count, value
 
 INDEX_BYTES = 8
 """Of the index of a row, as torch has it in a sparse tensor."""

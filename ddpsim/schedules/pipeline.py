@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
-from ddpsim.errors import InputError, PlanError
+from ddpsim.common.errors import InputError, PlanError
 from ddpsim.schedules.mesh import SENDS, beside_tensor, group_of_stage
 from ddpsim.schedules.points import PointKind
 from ddpsim.schedules.schedule import Pass, Schedule

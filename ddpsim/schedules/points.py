@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 
 
 class PointKind(StrEnum):

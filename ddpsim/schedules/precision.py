@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ddpsim.bucketing.assign import DTYPE_BYTES, Parameter
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 
 _SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from ddpsim.bucketing import LaunchQueue
 from ddpsim.bucketing.assign import Parameter
-from ddpsim.errors import PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import PlanError
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.message import WORLD, Message, cut
 from ddpsim.schedules.offload import HostOffload
 from ddpsim.schedules.outer import OuterStep

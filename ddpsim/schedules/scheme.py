@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ddpsim.collectives.servers import ServerPlaces
-from ddpsim.errors import InputError
-from ddpsim.options.own import can_be_imported, convert_exit, import_object
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.own import can_be_imported, convert_exit, import_object
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.setup import SchemeInputs
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ddpsim.errors import PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import PlanError
+from ddpsim.common.operation import Operation
+from ddpsim.common.suboptions import some_bytes, value
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.planned import urgent_first
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding, Update, averages
 from ddpsim.schedules.setup import SchemeInputs, sums
-from ddpsim.suboptions import some_bytes, value
 
 SAME_SUMS = ("ddp", "naive", "flat", "priority", "dear")
 """Schemes by which all ranks sum whole gradients, and every rank updates all it has, once an iteration.

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.servers import ServerPlaces
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
+from ddpsim.common.suboptions import flag
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs, sums
-from ddpsim.suboptions import flag
 
 SERVERS = "servers"
 """Name of the group of training ranks and servers together."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddpsim.bucketing.assign import FrozenParameter, Parameter
-from ddpsim.errors import PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import PlanError
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import PointKind, points
 

@@ -32,9 +32,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ddpsim.errors import PlanError
-from ddpsim.operations import Operation
-from ddpsim.options.exclusions import refuse_excluded
+from ddpsim.common.errors import PlanError
+from ddpsim.common.operation import Operation
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.suboptions import count, flag, value
+from ddpsim.common.units import parse_time
 from ddpsim.schedules.mesh import REPLICA, SHARD
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.offload import HostOffload
@@ -43,8 +45,6 @@ from ddpsim.schedules.precision import Precision, dtype_named
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.units import Wrapped, blocks_of, list_below, units_of
-from ddpsim.suboptions import count, flag, value
-from ddpsim.units import parse_time
 
 Unit = tuple[int, ...]
 

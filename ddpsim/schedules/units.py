@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from ddpsim.bucketing.assign import Parameter, in_registration_order
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 
 _NUMBERED = re.compile(r"(?:.*_)?\d+")
 """A component of a name that numbers a module among its like: the `3` of `h.3.ln_1`, `encoder_layer_3`."""

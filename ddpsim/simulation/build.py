@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection, Sequence
 from functools import partial
 
+from ddpsim.common.operation import Operation
 from ddpsim.jobs.updates import ForwardWait
-from ddpsim.operations import Operation
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.schedules.schedule import Pass
 from ddpsim.simulation.ddp_costs import KERNELS

@@ -23,8 +23,8 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.transport import Transport
+from ddpsim.common.operation import Operation
 from ddpsim.network.fluid import FULL, Network, Speed
-from ddpsim.operations import Operation
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.graph import Collective
 from ddpsim.workload.gpus import GPUS, AchievedGpu

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Literal
 
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.simulation.ddp_costs import Encoding
 from ddpsim.simulation.linear import Linear, Terms
 

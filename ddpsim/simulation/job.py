@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.common.options.option import option_values
+from ddpsim.common.version import __version__
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.option import option_values
 from ddpsim.topology.declared import Cluster
 from ddpsim.topology.placement import Placement, place
-from ddpsim.version import __version__
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, workload_document
 

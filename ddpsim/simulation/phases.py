@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpsim.common.operation import Operation
 from ddpsim.jobs.updates import OptimizerUpdate
-from ddpsim.operations import Operation
 from ddpsim.simulation.graph import BATCH, BUFFERS, BUFFERS_PART, Cause, Copy, IterationNodes, NodeKind
 from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.rank_builder import RankBuilder

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Literal
 
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.graph import (
     ORIGIN,

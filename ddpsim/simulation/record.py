@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.simulation.graph import (
     BETWEEN_DEVICES,
     LATENCY,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import simpy
 
-from ddpsim.options.input_stage import Loader
+from ddpsim.common.options.input_stage import Loader
 from ddpsim.simulation.contention import Process, Processor
 from ddpsim.simulation.graph import ORIGIN, Collective, Copy, NodeKind, RankGraph, StepGraph, beside_computing
 

@@ -15,9 +15,9 @@ from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.drop import remap_gradients
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
+from ddpsim.common.operation import Operation
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.updates import updates_of
-from ddpsim.operations import Operation
 from ddpsim.schedules.copied import (
     is_copied_out,
     is_filled_by_hooks,

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from ddpsim.bucketing.drop import skipped_buckets
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
+from ddpsim.common.options.input_stage import InputStage
 from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import ModelPart, StagePart
 from ddpsim.jobs.updates import WHOLE_UPDATE, ForwardWait, OptimizerUpdate
-from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.points import Point
 from ddpsim.schedules.schedule import Lane, Schedule, gradient_points, queue_of
 from ddpsim.simulation.ddp_costs import ENTER_S, KERNELS, CodecCosts, Costs

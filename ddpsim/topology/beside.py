@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.declared import Cluster, DegradedLink, NodeGroup, SharedFabric
 from ddpsim.topology.placement import Placement, place
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, count
 
-from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.common.errors import TopologyError, UnknownNameError
 from ddpsim.topology.hardware import (
     DEFAULT_SOCKET_BANDWIDTH,
     MESHED_GCN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ddpsim.strict import parse_whole_number
+from ddpsim.common.strict import parse_whole_number
 from ddpsim.topology.bounds import MOST_GPUS, MOST_SOCKETS
 from ddpsim.topology.node import GPU_LINKS
 

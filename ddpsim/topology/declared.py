@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
-from ddpsim.documents.fields import STATED, WRITTEN, Bandwidth, Bounds, Key, NotInFile, OneOf, Time
-from ddpsim.errors import TopologyError
+from ddpsim.common.documents.fields import STATED, WRITTEN, Bandwidth, Bounds, Key, NotInFile, OneOf, Time
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.bounds import MOST_NODES
 from ddpsim.topology.hardware import gcn_of
 from ddpsim.topology.node import SPINE, Degradation, Link, NodeTemplate, Vertex, VertexKind, make_both_ways

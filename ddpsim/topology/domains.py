@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.bounds import MOST_GPUS
 from ddpsim.topology.declared import Cluster, NodeGroup, rejoin
 from ddpsim.topology.node import Cpu, Link, NodeTemplate, Vertex, VertexKind

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from ddpsim.documents import fields
+from ddpsim.common.documents import fields
+from ddpsim.common.units import format_bandwidth
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.topology.node import GDR_LEVEL, GPU_LINKS, NETWORK, Link, Nic, NodeTemplate, VertexKind
 from ddpsim.topology.yaml_text import write_mapping
-from ddpsim.units import format_bandwidth
 
 
 def dump_topology(topology: Topology) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ddpsim.errors import UnknownNameError, list_few
+from ddpsim.common.errors import UnknownNameError, list_few
+from ddpsim.common.units import format_bandwidth, format_count
 from ddpsim.topology.declared import Cluster
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, RDMA_FROM, SOCKET_BANDWIDTH, gpu_facts
 from ddpsim.topology.node import Link, Nic, NodeTemplate, Vertex, VertexKind
 from ddpsim.topology.paths import KINDS, find_paths
-from ddpsim.units import format_bandwidth, format_count
 
 _LANES = 4 / 3
 """What a slot's lanes carry over what NCCL counts them as (`PCIE_X16_BANDWIDTH`), at most: cards are built for that.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddpsim.errors import TopologyError
-from ddpsim.files import refuse_other_kind
+from ddpsim.common.errors import TopologyError
+from ddpsim.common.files import refuse_other_kind
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.nccl_xml import read_nccl_xml
 from ddpsim.topology.nvidia_smi import read_topo_matrix

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from ddpsim import shipped
-from ddpsim.documents.yaml_reading import read_mapping
-from ddpsim.errors import TopologyError, UnknownNameError, list_few
+from ddpsim.common import shipped
+from ddpsim.common.documents.yaml_reading import read_mapping
+from ddpsim.common.errors import TopologyError, UnknownNameError, list_few
 from ddpsim.gpus.table import GpuSpec, find_shipped_gpu, names
 from ddpsim.topology.hardware import gcn_of, gpu_facts, list_known_models
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
+from ddpsim.common.units import parse_bandwidth
 from ddpsim.topology.declared import Cluster, DegradedLink
 from ddpsim.topology.node import Degradation, Link, NodeTemplate, link_names
 from ddpsim.topology.placement import Placement
-from ddpsim.units import parse_bandwidth
 
 AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 

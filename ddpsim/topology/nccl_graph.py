@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import NodeGroup
 from ddpsim.topology.node import Vertex, VertexKind, check_ring

@@ -10,14 +10,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
+from ddpsim.common.units import format_bandwidth, format_count
 from ddpsim.topology import xml_devices
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gcn_of, gpu_facts
 from ddpsim.topology.layouts import ask_for_gpu, find_gpus, gpu_layout, gpu_model
 from ddpsim.topology.spec import topology_from_document
 from ddpsim.topology.xml_text import Element, read_xml
-from ddpsim.units import format_bandwidth, format_count
 
 UNKNOWN_NIC_MBPS = 10_000
 """What NCCL takes for a NIC of unknown speed."""

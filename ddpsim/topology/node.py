@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.common.errors import TopologyError, UnknownNameError
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
+from ddpsim.common.units import format_bandwidth
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.hardware import gpu_facts
 from ddpsim.topology.layouts import ask_for_gpu, find_gpus, gpu_model
 from ddpsim.topology.matrix_text import MatrixVocabulary, check_rows, plain_lines
 from ddpsim.topology.nccl_xml import UNKNOWN_NIC_MBPS
 from ddpsim.topology.spec import topology_from_document
-from ddpsim.units import format_bandwidth
 
 _WORDS = MatrixVocabulary(re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS"), "X, NV#, PIX, PXB, PHB, NODE, SYS")
 _DEVICE = re.compile(r"GPU\d+|NIC\d+|mlx\d+_\w+|\w*(?:ib|efa|rdma|bnxt|hfi|hsi|irdma|roce)\w*\d+")

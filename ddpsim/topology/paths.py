@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.hardware import INTEL_P2P_OVERHEAD, SHARED_UPLINK, SOCKET_ROOM, gpu_facts
 from ddpsim.topology.node import GPU_LINKS, Link, NodeTemplate, VertexKind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.bounds import MOST_NODES, MOST_RANKS
 from ddpsim.topology.declared import Cluster, port_link
 from ddpsim.topology.node import NETWORK, SPINE, Degradation, Link, NodeTemplate

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
+from ddpsim.common.units import format_bandwidth
 from ddpsim.topology.build import build_node
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup
 from ddpsim.topology.node import NETWORK, Degradation
 from ddpsim.topology.schema import NodeSpec
-from ddpsim.units import format_bandwidth
 
 LOCAL_BANDWIDTH = "100GB/s"
 """Between a process and its own NIC: far above any rate a lab can shape."""

@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from ddpsim import shipped
-from ddpsim.documents.yaml_reading import read_mapping
-from ddpsim.errors import TopologyError
+from ddpsim.common import shipped
+from ddpsim.common.documents.yaml_reading import read_mapping
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.hardware import MESHED_GCN, gcn_of
 from ddpsim.topology.layouts import ask_for_gpu, find_gpus, gpu_model

@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
-from ddpsim.documents.errors import document_error, quantity
-from ddpsim.documents.records import AsRecord
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.documents.errors import document_error, quantity
+from ddpsim.common.documents.records import AsRecord
+from ddpsim.common.errors import UnknownNameError
+from ddpsim.common.units import parse_bandwidth, parse_time
 from ddpsim.topology.bounds import MOST_GPUS, MOST_LINKS, MOST_NODES, MOST_SOCKETS
 from ddpsim.topology.declared import Fabric, NvlinkDomain
 from ddpsim.topology.hardware import NIC_KINDS
 from ddpsim.topology.node import GDR_LEVEL
-from ddpsim.units import parse_bandwidth, parse_time
 
 
 def _adapters(value: object) -> list[list[int]]:

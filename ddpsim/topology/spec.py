@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddpsim import shipped
-from ddpsim.errors import TopologyError, UnknownNameError
-from ddpsim.files import display_name, read_text
-from ddpsim.files.compiled import read_compiled
+from ddpsim.common import shipped
+from ddpsim.common.compiled import read_compiled
+from ddpsim.common.errors import TopologyError, UnknownNameError
+from ddpsim.common.files import display_name, read_text
 from ddpsim.topology.bounds import MOST_PAIRS
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup
@@ -41,7 +41,7 @@ def load_topology(name_or_path: str) -> Topology:
 
 def parse_topology(text: str, place: str) -> Topology:
     """Return the topology that YAML `text` describes; `place` names it in errors."""
-    from ddpsim.documents.yaml_reading import read_mapping
+    from ddpsim.common.documents.yaml_reading import read_mapping
 
     document = read_mapping(text, place, wanted="a machine")
     spec = _validate(_with_machines(document, place), text, place)
@@ -69,7 +69,7 @@ def _machine(node: object, place: str) -> object:
     changes = {"machine": node} if isinstance(node, str) else node
     if not isinstance(changes, dict) or not isinstance(changes.get("machine"), str):
         return node
-    from ddpsim.documents.yaml_reading import read_mapping
+    from ddpsim.common.documents.yaml_reading import read_mapping
     from ddpsim.topology.changes import change_node
 
     try:
@@ -85,8 +85,8 @@ def _machine(node: object, place: str) -> object:
 def _validate(document: dict[str, Any], text: str, place: str) -> TopologySpec:
     from pydantic import ValidationError
 
-    from ddpsim.documents.errors import join_errors, problems
-    from ddpsim.documents.yaml_reading import line_of
+    from ddpsim.common.documents.errors import join_errors, problems
+    from ddpsim.common.documents.yaml_reading import line_of
     from ddpsim.topology.schema import TopologySpec
 
     try:

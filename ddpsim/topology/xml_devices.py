@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.hardware import GCN, PCIE_X16_BANDWIDTH
 from ddpsim.topology.xml_text import Element
 

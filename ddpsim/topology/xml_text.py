@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 
 _MOST_LEVELS = 60
 """Nesting of a file at most; chosen by hand, far beyond NCCL's."""

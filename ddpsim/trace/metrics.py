@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median
 from typing import Any, TypeVar
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 from ddpsim.trace.cycles import cycles, follows_schedule, leaves_layers_out, period_steps
 from ddpsim.trace.records import BUCKET, BucketTimes, CollectiveTimes, Iteration, Span, Trace
 

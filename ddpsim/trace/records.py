@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
-from ddpsim.documents.fields import MOST_ITEMS, STATED, AsRows, Bounds, NotInFile, Parsed
-from ddpsim.operations import Operation
+from ddpsim.common.documents.fields import MOST_ITEMS, STATED, AsRows, Bounds, NotInFile, Parsed
+from ddpsim.common.operation import Operation
 
 HOST = "host"
 COMPUTE = "compute"

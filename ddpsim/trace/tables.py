@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ddpsim.tables import ResultTable, table_of
+from ddpsim.common.tables import ResultTable, table_of
 from ddpsim.trace.metrics import INPUT, PARTS, Summary
 
 PART_NAMES: Mapping[str, str] = dict(

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 
-from ddpsim.doctor.other_work import OtherWork
-from ddpsim.markup import summary_card
+from ddpsim.common.markup import summary_card
+from ddpsim.common.other_work import OtherWork
+from ddpsim.common.tables import ResultTable, table_of
+from ddpsim.common.units import format_time
 from ddpsim.prediction.path import CriticalPath, Sensitivity
-from ddpsim.tables import ResultTable, table_of
-from ddpsim.units import format_time
 
 COMPARED, TURNS, FIRST, TRIVIAL, TERMS, BUCKETS = (
     "Predicted and measured",

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
-from ddpsim.doctor.other_work import OtherWork
-from ddpsim.errors import InputError, TraceError
+from ddpsim.common.errors import InputError, TraceError
+from ddpsim.common.other_work import OtherWork
+from ddpsim.common.strict import list_mappings
 from ddpsim.prediction.document import BUCKET_TIMES
 from ddpsim.prediction.path import CriticalPath, Sensitivity
-from ddpsim.strict import list_mappings
 from ddpsim.trace.cycles import follows_schedule, fused_by_times, sync_length
 from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, length, summarise, union
 from ddpsim.trace.records import Trace

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpsim.errors import InputError, WorkloadError, shorten
-from ddpsim.options.text import percentage
-from ddpsim.units import format_time, parse_time
+from ddpsim.common.errors import InputError, WorkloadError, shorten
+from ddpsim.common.options.text import percentage
+from ddpsim.common.units import format_time, parse_time
 
 PHASES = ("forward", "backward", "optimizer")
 MOSTLY_COMMUNICATION = 0.5

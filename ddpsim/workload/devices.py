@@ -13,8 +13,8 @@ from typing import Annotated, Protocol
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import FrozenParameter
-from ddpsim.documents.fields import WRITTEN, Amount, Index, Key, Text
-from ddpsim.errors import WorkloadError
+from ddpsim.common.documents.fields import WRITTEN, Amount, Index, Key, Text
+from ddpsim.common.errors import WorkloadError
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import FrozenParameter
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.workload.anchors import (
     TERM_SHARES,
     Anchor,

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import WorkloadError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import WorkloadError
+from ddpsim.common.operation import Operation
 from ddpsim.workload.layer_messages import OperatorMessage
 from ddpsim.workload.operators import NARROW, Activations, Operator, Product
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ddpsim import shipped
-from ddpsim.documents.fields import document_of
-from ddpsim.errors import UnknownNameError, WorkloadError
-from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
-from ddpsim.files.compiled import read_compiled
+from ddpsim.common import shipped
+from ddpsim.common.compiled import read_compiled
+from ddpsim.common.documents.fields import document_of
+from ddpsim.common.errors import UnknownNameError, WorkloadError
+from ddpsim.common.files import display_name, encode_text, json_text, read_json, write_whole
 from ddpsim.workload.profile import Workload
 
 _TIMED = "timed "
@@ -120,7 +120,7 @@ def workload_from(document: object, place: str) -> Workload:
     Raises:
         WorkloadError: another schema, a key missing or of the wrong kind, shapes that disagree.
     """
-    from ddpsim.documents.records import read_as
+    from ddpsim.common.documents.records import read_as
 
     read = read_as(Workload, document, place, WorkloadError, _REMEDY)
     if read.operators is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ddpsim.documents.fields import document_of
-from ddpsim.errors import UnknownNameError, WorkloadError
+from ddpsim.common.documents.fields import document_of
+from ddpsim.common.errors import UnknownNameError, WorkloadError
 from ddpsim.gpus.table import GpuSpec, find_by_driver_name, find_shipped_gpu, gpu_from, names
 
 _GROUPED_SHARE = 0.1

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.drop import DropPlan
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import PHASES
 from ddpsim.workload.profile import ForwardUse

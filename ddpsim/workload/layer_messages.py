@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)

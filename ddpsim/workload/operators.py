@@ -6,8 +6,19 @@ import math
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated
 
-from ddpsim.documents.fields import STATED, WRITTEN, Amount, AsColumns, Bounds, Checked, Count, Index, OneOf, Text
-from ddpsim.errors import WorkloadError
+from ddpsim.common.documents.fields import (
+    STATED,
+    WRITTEN,
+    Amount,
+    AsColumns,
+    Bounds,
+    Checked,
+    Count,
+    Index,
+    OneOf,
+    Text,
+)
+from ddpsim.common.errors import WorkloadError
 
 Product = tuple[Count, Count, Count, Count]
 """How many products of matrices, and rows, columns and depth of each."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 
 _TENSORS_A_LAUNCH = 30
 """Parameters that one kernel of a `foreach` or fused step takes: torch's `multi_tensor_apply` has places for 110 small

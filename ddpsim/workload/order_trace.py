@@ -13,10 +13,10 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from ddpsim.bucketing import Parameter
-from ddpsim.documents.fields import Bounds, Count, Index, Text, document_of
-from ddpsim.documents.records import read_as
-from ddpsim.errors import WorkloadError
-from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
+from ddpsim.common.documents.fields import Bounds, Count, Index, Text, document_of
+from ddpsim.common.documents.records import read_as
+from ddpsim.common.errors import WorkloadError
+from ddpsim.common.files import display_name, encode_text, json_text, read_json, write_whole
 from ddpsim.workload.profile import Phase, Workload
 from ddpsim.workload.times import Seconds
 

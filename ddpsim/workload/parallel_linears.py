@@ -15,7 +15,7 @@ from math import prod
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import FrozenParameter
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.workload.operators import Operator, Product
 
 REMEDY = "leave `tensor_parallel` out, or give a transformer whose linears take and leave the width of its norms"

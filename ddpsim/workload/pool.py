@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.workload.profile import Phase, Workload, median_use
 from ddpsim.workload.times import Seconds
 

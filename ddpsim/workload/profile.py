@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import Dtype, FrozenParameter, Shape, repeated_name
-from ddpsim.documents.fields import STATED, WRITTEN, Count, Index, Key, NotInFile, Number, OneOf, Text
-from ddpsim.errors import WorkloadError
-from ddpsim.options.input_stage import InputStage
+from ddpsim.common.documents.fields import STATED, WRITTEN, Count, Index, Key, NotInFile, Number, OneOf, Text
+from ddpsim.common.errors import WorkloadError
+from ddpsim.common.options.input_stage import InputStage
 from ddpsim.workload.devices import DevicePart, check_parts, device_numbers
 from ddpsim.workload.layer_messages import ExpertParallel, TensorParallel
 from ddpsim.workload.operators import StepOperators

@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ddpsim.errors import InputError, WorkloadError
+from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.optimizers import Optimizer, optimizer_named, optimizer_of_kind
 from ddpsim.workload.profile import Phase, Workload

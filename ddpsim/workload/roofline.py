@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.operators import NARROW, TERMS, Operator
 from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer

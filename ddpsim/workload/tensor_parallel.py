@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.workload.layer_messages import OperatorMessage
 from ddpsim.workload.operators import NARROW, Activations, Operator, Product
 from ddpsim.workload.parallel_linears import (

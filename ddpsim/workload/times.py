@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.documents.fields import Parsed
-from ddpsim.errors import InputError, shorten
+from ddpsim.common.documents.fields import Parsed
+from ddpsim.common.errors import InputError, shorten
 
 Seconds = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from ddpsim.collectives import interpolation
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
 from ddpsim.collectives.nccl import costs, transport
-from ddpsim.units import MIB
+from ddpsim.common.units import MIB
 from studies.accuracy.systems import CITED, load
 from studies.command import parser
 

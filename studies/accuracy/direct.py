@@ -21,7 +21,7 @@ import numpy as np
 
 from ddpsim.calibrating.fitting import Prior, Vector, fit
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.units import MIB
+from ddpsim.common.units import MIB
 from studies.accuracy.documented import make_documented_calibration
 from studies.accuracy.pooled import BEND, CachedTimes, thin_rows
 from studies.accuracy.residuals import constants, systems

@@ -18,7 +18,7 @@ from ddpsim.collectives.nccl.costs import efficient_as
 from ddpsim.collectives.nccl.loads import GROUPS
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import PROTOCOLS, RING, TREE
-from ddpsim.units import MIB, format_count
+from ddpsim.common.units import MIB, format_count
 from studies.accuracy.documented import make_documented_calibration
 
 _FAR = 2.0

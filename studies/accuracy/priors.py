@@ -16,14 +16,14 @@ import numpy as np
 from ddpsim.calibrating.misfit import misfit
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.common.errors import CalibrationError, InputError
+from ddpsim.common.files import json_text, write_whole
+from ddpsim.common.tables import table_of
+from ddpsim.common.tables.cells import percent
+from ddpsim.common.units import format_count
 from ddpsim.doubts.constants import describe_constant
-from ddpsim.errors import CalibrationError, InputError
-from ddpsim.files import json_text, write_whole
 from ddpsim.measured import read_table
-from ddpsim.tables import table_of
-from ddpsim.tables.cells import percent
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import format_count
 from studies.accuracy.pooled import Pool, fit_pooled, thin_rows
 from studies.command import parser
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from statistics import mean
 
-from ddpsim.units import MIB
+from ddpsim.common.units import MIB
 from studies.accuracy.operations import PAGE, judged, of_allreduces, page
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim.collectives.calibration_file import load_calibration
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from studies.accuracy.priors import fit_priors, main
 
 TABLES = "tests/data/tables"

@@ -9,11 +9,11 @@ from statistics import median
 
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import MIB
 from ddpsim.doubts.collectives import factors
 from ddpsim.measured import read_table
-from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import MIB
 
 TABLES = Path(__file__).parent / "tables"
 FITTED, HELD = "fitted", "held"

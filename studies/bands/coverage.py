@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ddpsim.common.files import write_whole
+from ddpsim.common.units import MIB
 from ddpsim.doubts.spreads import COLLECTIVES
-from ddpsim.files import write_whole
-from ddpsim.units import MIB
 from studies.accuracy import residuals
 from studies.accuracy.residuals import Row
 from studies.accuracy.systems import LATER, load_all

@@ -11,7 +11,7 @@ import time
 import torch
 
 from ddpexec.running.batches import Batches
-from ddpsim.options.input_stage import Loader, input_stage
+from ddpsim.common.options.input_stage import Loader, input_stage
 from studies.command import parser
 
 LOOPS = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from ddpsim import shipped
 from ddpsim.collectives.channels import find_channels
+from ddpsim.common import shipped
 from ddpsim.topology.graph import NodeTemplate
 from ddpsim.topology.spec import load_topology
 

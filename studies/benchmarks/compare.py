@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 import time
 
+from ddpsim.common.workers.asked import Workers
 from ddpsim.planning.compare import compare
-from ddpsim.workers.asked import Workers
 
 MACHINES = (
     "dgx-1v", "dgx-2", "dgx-a100", "dgx-h100", "dgx-b200", "hgx-h200", "p4d.24xlarge", "p5.48xlarge", "ndv4", "abci-a",

@@ -44,7 +44,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.models import build
-from ddpsim.units import parse_time
+from ddpsim.common.units import parse_time
 from studies.benchmarks.ratios import ARMS, HEADER, Blocks, Measured, Results, line, summary
 from tests.ddpexec.groups import ranks
 

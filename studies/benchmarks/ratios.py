@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.files import write_whole
+from ddpsim.common.files import write_whole
 
 ARMS = ("ddpexec", "torch", "none")
 RESAMPLES = 2000

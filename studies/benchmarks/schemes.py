@@ -21,7 +21,7 @@ from ddpexec.lab.campaign.campaign import carry_out
 from ddpexec.lab.campaign.results import Result
 from ddpexec.lab.campaign.spec import Campaign, Configuration, load_campaign
 from ddpsim.bucketing import Parameter
-from ddpsim.files import write_whole
+from ddpsim.common.files import write_whole
 from ddpsim.trace.json import read_trace
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.files import save_workload

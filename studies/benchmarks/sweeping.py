@@ -21,12 +21,12 @@ from functools import partial
 from pathlib import Path
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.points import Points
 from ddpsim.planning.sweep import SweptJob, list_swept, swept_row
 from ddpsim.prediction.answers import Answers
 from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
-from ddpsim.workers.asked import Workers
-from ddpsim.workers.points import Points
 from ddpsim.workload.files import load_workload
 
 BUSY, RESUMED_S = 0.9, 2.0

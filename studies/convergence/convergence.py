@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.launched import join_launched
-from ddpsim.files import write_whole
+from ddpsim.common.files import write_whole
 
 SETTINGS = ((8, 0.02), (256, 0.06))
 """Samples a rank and iteration, and the learning rate."""

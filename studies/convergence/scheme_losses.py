@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ddpsim.files import write_whole
+from ddpsim.common.files import write_whole
 from studies.command import parser
 
 FILE = Path(__file__).with_name("scheme_losses.json")

@@ -20,9 +20,9 @@ from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.tuning import best, time_us
 from ddpsim.collectives.nccl.versions import CURRENT, LL, LL128, RING
+from ddpsim.common.units import MIB
 from ddpsim.topology.graph import Link, NodeGroup, Topology
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import MIB
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(__file__).with_name("faster.md")

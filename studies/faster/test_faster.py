@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ddpsim.common.units import MIB
 from ddpsim.topology.hardware import nic_kind
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import MIB
 from studies.faster.faster import LINES, MOST, TARGET, Case, cases, doubled, page, slower
 
 MACHINES = ("p3dn.24xlarge", "dgx-1v", "dgx-a100", "ncv4-4", "8xl40s-pcie", "dgx-h100")

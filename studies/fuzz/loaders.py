@@ -20,11 +20,12 @@ from ddpexec.lab.campaign.spec import parse_campaign
 from ddpsim.chakra import import_trace as import_chakra
 from ddpsim.chakra.schema import Tensors, TraceNode, encode
 from ddpsim.collectives.calibration_file import load_calibration
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import compress, read_json, read_text
+from ddpsim.common.workers.journal import open_journal
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.tuned import read_tuning
-from ddpsim.files import compress, read_json, read_text
 from ddpsim.gpus.table import read_gpu
 from ddpsim.jobs.beside_file import job_beside
 from ddpsim.measured import read_table
@@ -40,7 +41,6 @@ from ddpsim.topology.importers import import_topology
 from ddpsim.topology.nccl_graph import with_graph_dump
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.json import read_trace
-from ddpsim.workers.journal import open_journal
 from ddpsim.workload.files import load_workload, workload_document
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.kineto.iterations import buckets_in

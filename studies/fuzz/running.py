@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 MOST_S, MOST_BYTES, LONGEST = 5.0, 2 << 30, 1000
 """Bounds of a case: seconds of processor time, memory, characters of a message or of a line that lists a problem."""

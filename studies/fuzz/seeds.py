@@ -20,8 +20,8 @@ import numpy as np
 from ddpsim.bucketing import BucketCaps, Parameter, rebuilt_plan
 from ddpsim.chakra.schema import TraceNode, decode
 from ddpsim.cli.app import run
+from ddpsim.common.workers.journal import code_digest
 from ddpsim.simulation.job import Keys
-from ddpsim.workers.journal import code_digest
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload, workload_document
 from ddpsim.workload.order_trace import OrderTrace, order_trace_document

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from studies.fresh import seed
 from studies.fuzz import loaders
 from studies.fuzz.run import Run, run_cases

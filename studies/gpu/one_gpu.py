@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.files import json_text, write_whole
-from ddpsim.stopping import Stopped, stop_on_signals
+from ddpsim.common.errors import InputError, UnknownNameError
+from ddpsim.common.files import json_text, write_whole
+from ddpsim.common.stopping import Stopped, stop_on_signals
 from studies.gpu.catalogue import Scope, machine_step, steps
 from studies.gpu.report import report
 from studies.gpu.steps import FAILED, OK, ROOT, SKIPPED, Result, Step, Steps, document

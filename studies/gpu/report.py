@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload

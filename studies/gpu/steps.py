@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddpsim.files import json_text, write_whole
+from ddpsim.common.files import json_text, write_whole
 from studies.gpu.processes import carry_out
 
 ROOT = Path(__file__).parents[2]

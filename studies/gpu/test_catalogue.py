@@ -12,7 +12,7 @@ import typer
 
 from ddpexec.__main__ import app
 from ddpexec.models import ESTIMATED
-from ddpsim.files import json_text, write_whole
+from ddpsim.common.files import json_text, write_whole
 from ddpsim.workload.files import load_workload, save_workload
 from studies.benchmarks import executor
 from studies.gpu import alone

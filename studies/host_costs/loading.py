@@ -12,7 +12,7 @@ from statistics import fmean
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ddpsim.options.input_stage import InputStage, Loader
+from ddpsim.common.options.input_stage import InputStage, Loader
 from studies.command import parser
 
 CASES = ((0.05, 0, 0.1), (0.05, 1, 0.1), (0.2, 1, 0.1), (0.2, 4, 0.1), (0.4, 4, 0.02), (0.3, 2, 0.2))

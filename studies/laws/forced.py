@@ -13,8 +13,8 @@ from ddpsim.collectives.channels import Channel, Channels, find_channels
 from ddpsim.collectives.nccl import layout as nccl_layout
 from ddpsim.collectives.nccl.costs import Cost
 from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.errors import InputError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import Link, NodeTemplate
 from ddpsim.topology.paths import Route

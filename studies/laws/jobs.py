@@ -15,9 +15,9 @@ from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.collectives.nccl import costs
 from ddpsim.collectives.nccl.tuning import ll_max, tree_max
 from ddpsim.collectives.transport import Transport
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.sensitivities import PERCENT, sensitivities_of

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from random import Random
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from studies.laws import jobs
 from studies.laws.forced import CHOICES, chosen_as_for
 from studies.laws.jobs import Job, job_of

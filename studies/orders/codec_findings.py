@@ -17,7 +17,7 @@ from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.codec_priors import CODECS
-from ddpsim.files import json_text, write_whole
+from ddpsim.common.files import json_text, write_whole
 from ddpsim.planning.break_even import FASTEST
 from ddpsim.planning.codec_break_even import SCHEMES, codec_rows
 from ddpsim.prediction.answers import Answers

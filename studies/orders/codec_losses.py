@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from ddpexec.compression import hook_for
 from ddpexec.groups.launched import join_launched
-from ddpsim.files import json_text, write_whole
+from ddpsim.common.files import json_text, write_whole
 from studies.convergence.convergence import batches, digits, resnet8
 
 KEPT = Path(__file__).with_name("codec_losses.json")

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ddpsim.files import json_text, write_whole
+from ddpsim.common.files import json_text, write_whole
 from ddpsim.jobs.job_options import DropBuckets
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.workload.order_trace import Context, OrderTrace, save_order_trace
 from ddpsim.workload.profile import Phase, Workload
 from studies.command import parser

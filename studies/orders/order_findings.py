@@ -14,8 +14,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ddpsim import shipped
-from ddpsim.files import json_text, write_whole
+from ddpsim.common import shipped
+from ddpsim.common.files import json_text, write_whole
 from ddpsim.jobs.job_options import DropBuckets
 from ddpsim.orderbench import Bench, BenchMachine, bench
 from ddpsim.prediction.predict import predict

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.workload.order_trace import OrderTrace, order_trace_document
 from studies.orders.generated import PER_BLOCK, Statistics, generate_trace, statistics_of
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ddpsim import shipped
+from ddpsim.common import shipped
 from ddpsim.workload.order_trace import load_order_trace
 from studies.orders.order_findings import KEPT, PREDICTORS, RATIOS, rows_of
 

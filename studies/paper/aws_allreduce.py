@@ -21,7 +21,7 @@ class Allreduce:
         """Return its time in seconds."""
         from ddpsim.collectives.conditions import CollectiveOptions
         from ddpsim.collectives.execute import make_transport
-        from ddpsim.operations import Operation
+        from ddpsim.common.operation import Operation
         from ddpsim.topology.spec import load_topology
 
         placement = load_topology(self.topology).place()

@@ -75,7 +75,7 @@ def _finished_s(backend: Backend, size_bytes: int, count: int, launch_s: float, 
 
     from ddpsim.collectives.conditions import CollectiveOptions
     from ddpsim.collectives.execute import Collectives
-    from ddpsim.operations import Operation
+    from ddpsim.common.operation import Operation
     from ddpsim.topology.spec import load_topology
 
     env = simpy.Environment()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 from studies.paper import aws, buckets, fig2, fig6, fig11, fig12, scaling
 from studies.paper.figure import Figure
 from studies.paper.headlines import figure as schemes

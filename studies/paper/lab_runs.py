@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ddpsim.files import write_whole
+from ddpsim.common.files import write_whole
 from studies.command import parser
 from studies.paper.lab import FILE
 from studies.validation.evidence import Recorded, load

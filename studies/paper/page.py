@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ddpsim.files import write_whole
-from ddpsim.tables import break_line
+from ddpsim.common.files import write_whole
+from ddpsim.common.tables import break_line
 from studies.paper import lab
 from studies.paper.assumptions import ASSUMPTIONS, CENTRAL, Assumption
 from studies.paper.claim import Claim, counted

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim.cli.app import run
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 from studies.paper.claim import TOLERANCE, all_of, near
 from studies.paper.figure import points_of
 from studies.paper.figures import FIGURES, figures_named

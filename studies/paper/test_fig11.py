@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from studies.convergence.convergence import SEEDS
 from studies.paper import fig11
 from studies.paper.training import KEPT, load_training

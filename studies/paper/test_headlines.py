@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ddpsim import shipped
 from ddpsim.bucketing import Parameter
+from ddpsim.common import shipped
 from ddpsim.schedules.averaging import OUTER_PASSES
 from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.gradientflow import gradientflow

@@ -12,10 +12,10 @@ from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.execute import Collectives
+from ddpsim.common.units import MIB
 from ddpsim.prediction.models import Model
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import MIB
 from ddpsim.workload.files import load_workload
 from studies.paper import setup
 from studies.paper.assumptions import ASSUMPTIONS, CENTRAL, Settings, at, ends

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, ClassVar
 
-from ddpsim.documents.fields import Amount, Bounds, Count, Index, Text
-from ddpsim.documents.records import read_as
-from ddpsim.errors import InputError
-from ddpsim.files import display_name, read_json
+from ddpsim.common.documents.fields import Amount, Bounds, Count, Index, Text
+from ddpsim.common.documents.records import read_as
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import display_name, read_json
 
 _REMEDY = "make the file again with `make convergence`"
 TAIL = 0.1

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ddpsim.charts.timeline import TimelineStep
-from ddpsim.errors import InputError
-from ddpsim.files import read_json
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import read_json
 from ddpsim.plots import plot_lanes
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
+from ddpsim.common.units import parse_time
 from ddpsim.prediction.carry import Factors, retimed
-from ddpsim.units import parse_time
 from ddpsim.workload import Workload
 from ddpsim.workload.estimate import estimate
 from ddpsim.workload.files import load_workload

@@ -11,12 +11,12 @@ from statistics import median, quantiles
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import MIB
 from ddpsim.doubts.collectives import factors
 from ddpsim.doubts.spreads import COLLECTIVES
 from ddpsim.measured import read_table
-from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import MIB
 
 TABLES = Path(__file__).parent / "tables"
 INSIDE, ACROSS = "inside a domain", "across domains"

@@ -12,8 +12,8 @@ from functools import partial
 from statistics import median
 
 import ddpsim
+from ddpsim.common.errors import DdpsimError
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.errors import DdpsimError
 from ddpsim.prediction import periods
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from ddpsim.charts import Axis, Chart, ChartLine, ChartPoint, categories
+from ddpsim.common.units import GIB, MIB
 from ddpsim.plots import PictureLayout, save_charts
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
@@ -19,7 +20,6 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import GIB, MIB
 from ddpsim.workload.files import load_workload
 
 ROOT = Path(__file__).resolve().parents[2]

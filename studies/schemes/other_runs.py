@@ -18,7 +18,7 @@ from typing import Any
 from ddpexec.lab.campaign.report import percent
 from ddpexec.lab.campaign.spec import Configuration, load_campaign
 from ddpexec.lab.campaign.stages import describe_network, measure_network, stretch_workload
-from ddpsim.files import write_whole
+from ddpsim.common.files import write_whole
 from ddpsim.workload.files import load_workload, save_workload
 from studies.command import parser
 

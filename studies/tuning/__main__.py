@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ddpsim.files import write_whole
+from ddpsim.common.files import write_whole
 from studies.study import Page, Study
 from studies.tuning.verdicts import page_of
 

@@ -22,7 +22,7 @@ from ddpexec.running.timed import make_timed_model
 from ddpexec.tuning.rewrapping import caps_in_force
 from ddpexec.tuning.tuner import STEPS
 from ddpsim import load_workload
-from ddpsim.units import parse_bandwidth
+from ddpsim.common.units import parse_bandwidth
 from studies.tuning.sweep import Sweep
 
 BEFORE_HALVED = 10

@@ -16,8 +16,8 @@ from ddpexec.running.stock import buckets_of
 from ddpexec.tuning.plan import TrialPlan
 from ddpexec.tuning.switching import PlanSwitch
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
+from ddpsim.common.units import MIB
 from ddpsim.planning.best_buckets import CAPS_MB
-from ddpsim.units import MIB
 
 BRIEF, BLOCK = 3, 4
 """Steps of each plan that count in the first pass, and in each block of the second."""

@@ -18,8 +18,8 @@ from ddpexec.lab.campaign.campaign import is_current
 from ddpexec.lab.campaign.record import unpack
 from ddpexec.lab.campaign.results import Result
 from ddpexec.lab.campaign.spec import Campaign, Configuration
-from ddpsim.errors import InputError
-from ddpsim.files import read_json
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import read_json
 from ddpsim.trace.json import read_trace
 from ddpsim.trace.records import Trace
 from ddpsim.workload.files import load_workload

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ddpexec.lab.campaign.spec import Configuration
-from ddpsim.errors import InputError
-from ddpsim.files import read_json
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import read_json
 
 
 def run_of(record: Path, configuration: Configuration) -> Path:

@@ -13,7 +13,7 @@ import pytest
 from ddpexec.lab.campaign import predicting
 from ddpexec.lab.campaign.report import MEASURES
 from ddpexec.lab.campaign.spec import Configuration
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from studies.validation.evidence import Evidence, Recorded, load

@@ -25,7 +25,7 @@ from ddpexec.tuning.plan import TrialPlan
 from ddpexec.tuning.ranking import Candidate, CapRanking
 from ddpexec.tuning.switching import PlanSwitch
 from ddpexec.tuning.tuned import tuned
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from studies.weights.cases import HOOKS, OPTIMIZERS, TUNED_DDP, TUNED_STEPS, UNITS, Case, Pick
 from studies.weights.features import HOOKS as COMM_HOOKS
 from studies.weights.features import mixed_precision

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from ddpexec.tuning.decision import RoundDecision
-from ddpsim.doctor.other_work import OtherWork, ProcessorClock, ProcessorUse
+from ddpsim.common.other_work import OtherWork, ProcessorClock, ProcessorUse
 from tests import forked
 
 BUSY = ProcessorUse("here", processors=2, job=1, wall_s=10.0, all_s=17.0, own_s=4.0)

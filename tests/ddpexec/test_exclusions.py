@@ -22,16 +22,16 @@ from ddpsim import BucketCaps, InputError, Options, load_topology, load_workload
 from ddpsim.bucketing import plan_buckets
 from ddpsim.cli.app import run as ddpsim
 from ddpsim.cli.output import TableOutput
+from ddpsim.common.options.exclusions import TABLE, Exclusion, is_given, refuse_excluded, written
+from ddpsim.common.workers.asked import Workers
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.machine import machine_of
 from ddpsim.jobs.device_split import check_devices, cut_layers, put_on_devices
 from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
-from ddpsim.options.exclusions import TABLE, Exclusion, is_given, refuse_excluded, written
 from ddpsim.planning.pipeline import in_closed_form
 from ddpsim.prediction.first import check_first
 from ddpsim.schedules.sharded import FullyShard
 from ddpsim.topology.placement import place
-from ddpsim.workers.asked import Workers
 
 WORKLOAD = load_workload("mlp")
 PLAN = plan_buckets(WORKLOAD.parameters, BucketCaps())

@@ -1,8 +1,8 @@
 import pytest
 
-from ddpsim import shipped
-from ddpsim.documents.fields import document_of
-from ddpsim.errors import InputError
+from ddpsim.common import shipped
+from ddpsim.common.documents.fields import document_of
+from ddpsim.common.errors import InputError
 from ddpsim.gpus.table import find_by_driver_name, find_shipped_gpu, gpu_from, names, read_gpu
 
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
-from ddpsim.options.exclusions import TABLE
-from ddpsim.options.option import Section
-from ddpsim.tables import COLUMNS, heading_of
+from ddpsim.common.options.exclusions import TABLE
+from ddpsim.common.options.option import Section
+from ddpsim.common.tables import COLUMNS, heading_of
 
 TARGET = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 GROUPS = ("topo", "workload")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 
-from ddpsim.files import json_text
+from ddpsim.common.files import json_text
 from tests.unchanged.values import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import PointKind, points
 from ddpsim.schedules.schedule import Schedule

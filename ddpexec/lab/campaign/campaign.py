@@ -15,8 +15,8 @@ from ddpexec.lab.campaign.results import Result, summarise_results
 from ddpexec.lab.campaign.spec import CODE, Campaign, Configuration
 from ddpexec.lab.campaign.time_left import TimeLeft, format_spoken, least_step_s
 from ddpexec.lab.netlab import support
-from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.files import json_text, write_whole
+from ddpsim.common.errors import InputError, UnknownNameError
+from ddpsim.common.files import json_text, write_whole
 from ddpsim.schedules.named import names_code
 
 Progress = Callable[[str], None]

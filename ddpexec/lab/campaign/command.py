@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddpexec.groups.torchrun import module_environment
-from ddpsim.errors import InputError
-from ddpsim.parent import die_with_parent
+from ddpsim.common.errors import InputError
+from ddpsim.common.parent import die_with_parent
 
 TIMEOUT_S = 1800.0
 """Seconds a command of a campaign may take before it is ended; chosen by hand, several times the longest one."""

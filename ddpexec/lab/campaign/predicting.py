@@ -13,9 +13,9 @@ from ddpexec.lab.campaign.stages import MeasuredNetwork
 from ddpexec.running.provenance import utc
 from ddpexec.running.settings import DISCARDED
 from ddpsim.collectives.calibration_file import load_calibration
-from ddpsim.errors import InputError
-from ddpsim.files import json_text, write_whole
-from ddpsim.options.option import build
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import json_text, write_whole
+from ddpsim.common.options.option import build
 from ddpsim.prediction.document import load_prediction
 from ddpsim.prediction.first import predict_first_iterations
 from ddpsim.prediction.predict import predict

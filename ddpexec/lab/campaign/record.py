@@ -23,10 +23,10 @@ from typing import Any, ClassVar
 
 from ddpexec.lab.campaign.campaign import find_finished
 from ddpexec.lab.campaign.spec import Campaign, load_campaign
-from ddpsim.documents.fields import Count, Text
-from ddpsim.documents.records import read_as
-from ddpsim.errors import InputError
-from ddpsim.files import compress, file_name, json_text, read_json, write_whole
+from ddpsim.common.documents.fields import Count, Text
+from ddpsim.common.documents.records import read_as
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import compress, file_name, json_text, read_json, write_whole
 from ddpsim.trace.json import iteration_document, iteration_from, read_trace, write_trace
 from ddpsim.trace.metrics import arrivals
 from ddpsim.trace.records import BucketTimes, Iteration, Trace

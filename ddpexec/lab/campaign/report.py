@@ -8,9 +8,9 @@ from typing import Any
 
 from ddpexec.lab.campaign.results import Result
 from ddpexec.lab.campaign.schemes import errors_by_scheme, rankings
-from ddpsim.tables import Record, ResultTable, table_of
-from ddpsim.tables.cells import ms
-from ddpsim.units import format_count
+from ddpsim.common.tables import Record, ResultTable, table_of
+from ddpsim.common.tables.cells import ms
+from ddpsim.common.units import format_count
 
 
 @dataclass(frozen=True, slots=True)

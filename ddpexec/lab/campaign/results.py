@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ddpsim.doctor.other_work import OtherWork
+from ddpsim.common.other_work import OtherWork
 
 SPREAD_WORTH_TUNING = 0.05
 """A choice of cap matters where the default is this much slower than the best."""

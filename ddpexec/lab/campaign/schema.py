@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ddpexec.running.settings import RunSettings
-from ddpsim.options.keys import values_of, with_options
+from ddpsim.common.options.keys import values_of, with_options
 from ddpsim.topology.schema import Bandwidth, Index, Time
 
 Count = Annotated[int, Field(ge=1, le=100_000)]

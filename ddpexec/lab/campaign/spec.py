@@ -16,11 +16,11 @@ from pydantic_core import to_json
 from ddpexec.lab.campaign.schema import CampaignRun, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
 from ddpexec.running.settings import RunSettings
 from ddpsim.bucketing import BucketCaps
-from ddpsim.documents.errors import join_errors, problems
-from ddpsim.documents.yaml_reading import read_mapping
-from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.files import display_name, file_name, read_text
-from ddpsim.options.option import build, list_declared
+from ddpsim.common.documents.errors import join_errors, problems
+from ddpsim.common.documents.yaml_reading import read_mapping
+from ddpsim.common.errors import InputError, UnknownNameError
+from ddpsim.common.files import display_name, file_name, read_text
+from ddpsim.common.options.option import build, list_declared
 from ddpsim.schedules.named import names_code, scheme_named
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.processes import lab_topology

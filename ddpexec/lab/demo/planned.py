@@ -12,13 +12,13 @@ from ddpexec.lab.demo.saying import progress, say
 from ddpsim.cli.output import write
 from ddpsim.cli.plan import draw, write_plan
 from ddpsim.cli.plan_text import text
+from ddpsim.common.tables import ResultTable, table_of
+from ddpsim.common.tables.cells import percent
+from ddpsim.common.units import format_count
 from ddpsim.planning.planner import plan
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.worth import arguments_of, format_gain
-from ddpsim.tables import ResultTable, table_of
-from ddpsim.tables.cells import percent
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import format_count
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 

@@ -19,14 +19,14 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.cli.output import write
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.files import json_text
+from ddpsim.common.files import json_text
+from ddpsim.common.tables import Record, table_of
+from ddpsim.common.tables.cells import percent
 from ddpsim.measured import read_table
 from ddpsim.plots import plot_timeline, plot_validation
 from ddpsim.prediction.named import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.tables import Record, table_of
-from ddpsim.tables.cells import percent
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.validation.result import MOVED, Validation

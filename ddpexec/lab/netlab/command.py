@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from ddpexec.lab.netlab import launch, shapes
 from ddpexec.lab.netlab.lab import build
-from ddpsim.errors import InputError
-from ddpsim.options.exclusions import refuse_excluded
-from ddpsim.stopping import Stopped, stop_on_signals
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.exclusions import refuse_excluded
+from ddpsim.common.stopping import Stopped, stop_on_signals
+from ddpsim.common.units import parse_bandwidth, parse_time
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.processes import lab_topology
-from ddpsim.units import parse_bandwidth, parse_time
 
 
 def parse_topology(ranks: int | None, rate: str | None, delay: str | None, topology: str | None) -> Topology:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 
 from ddpexec.lab.netlab.network import LabNetwork, LinkDirection
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 BURST_S = 1e-3
 """A shaper may catch up this much after the kernel served it late.

@@ -15,8 +15,8 @@ from ddpexec.lab.netlab.forwarder import describe
 from ddpexec.lab.netlab.names import claim_name
 from ddpexec.lab.netlab.network import LabNetwork
 from ddpexec.lab.netlab.tun import open_tun
-from ddpsim.errors import InputError
-from ddpsim.parent import die_with_parent
+from ddpsim.common.errors import InputError
+from ddpsim.common.parent import die_with_parent
 
 SHARE = 0.7
 """The forwarder runs a network of at most this share of what it sustained when measured."""

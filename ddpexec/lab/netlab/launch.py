@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from ddpexec.groups.torchrun import RANKS_HERE
 from ddpexec.lab.netlab.lab import Lab
 from ddpexec.lab.netlab.network import LabNetwork
-from ddpsim.parent import die_with_parent
+from ddpsim.common.parent import die_with_parent
 
 MASTER_PORT = 29500
 """The port of the ranks' store, torchrun's default; a lab is a network of its own."""

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpsim.stopping import ignore_signals
+from ddpsim.common.stopping import ignore_signals
 
 PREFIX = "ddplab"
 LOCKS = Path("/run/ddpexec-netlab")

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import networkx as nx
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 
 SUBNET = "10.77.0"
 MAX_HOSTS = 250

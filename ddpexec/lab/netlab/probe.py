@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 
 from ddpexec.groups.torchrun import module_environment
-from ddpsim.errors import InputError
-from ddpsim.parent import die_with_parent
+from ddpsim.common.errors import InputError
+from ddpsim.common.parent import die_with_parent
 
 PORT = 29400
 """The port of a receiver, in a network of its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpexec.lab.netlab.network import Host, LabNetwork, LinkDirection
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.cluster import Topology
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.gloo_priors import PRIORS
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 
 _LAUNCH = "gloo.launch_s"
 

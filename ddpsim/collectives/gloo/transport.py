@@ -25,10 +25,10 @@ from ddpsim.collectives.patterns import refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps, Transport
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import MIB
 from ddpsim.network.fairness import Demand, LinkId, alone_s
-from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
-from ddpsim.units import MIB
 
 _MAX_SEGMENT_BYTES = MIB
 

@@ -22,9 +22,9 @@ from ddpsim.collectives.patterns import PatternTransport, refuse_unknown_algorit
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import Builder, TransferSchedule
 from ddpsim.collectives.transport import AlgorithmChoice, Steps, Transport
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
+from ddpsim.common.operation import Operation
 from ddpsim.network.fairness import Demand, LinkId
-from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 
 _MOST_RANKS = 256

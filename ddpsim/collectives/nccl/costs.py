@@ -27,7 +27,7 @@ from ddpsim.collectives.nccl.pieces import (
 from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.tuning import generation, ll_max, tree_max
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 
 _HOST_CHANNEL = 9.4e9
 """Bytes per second that one channel's threads move through host memory around a ring by Simple.

@@ -12,7 +12,7 @@ from ddpsim.collectives.nccl import rccl
 from ddpsim.collectives.nccl.shape import Shape, TuningEntry
 from ddpsim.collectives.nccl.tuning import bus_share, ring_bandwidth, table
 from ddpsim.collectives.nccl.versions import RING, Release, release
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 
 
 @lru_cache(maxsize=256)

@@ -11,6 +11,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
+from ddpsim.common.units import GIB
 from ddpsim.topology.declared import Cluster, NodeGroup
 from ddpsim.topology.far_gpus import farthest_from_nics
 from ddpsim.topology.file_advice import bottlenecks, file_advice, nic_advice
@@ -27,7 +28,6 @@ from ddpsim.topology.transports import (
     groups_document,
     pair_transports,
 )
-from ddpsim.units import GIB
 
 _MOST_GPUS = 72
 """GPUs of a node up to which other choices are priced: each wants a search of its own, of seconds beyond a rack."""

@@ -13,7 +13,7 @@ from ddpsim.collectives.operation_schedules import build_ring
 from ddpsim.collectives.routes import PlacedLink, total_by_key
 from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)

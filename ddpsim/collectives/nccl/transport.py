@@ -24,9 +24,9 @@ from ddpsim.collectives.nccl.ways import NcclPaths
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.routes import total_by_key
 from ddpsim.collectives.transport import AlgorithmChoice, Steps, Transport
-from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.common.errors import TopologyError, UnknownNameError
+from ddpsim.common.operation import Operation
 from ddpsim.network.fairness import Demand, LinkId, alone_s
-from ddpsim.operations import Operation
 
 ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE, ALL_PAIRS)
 

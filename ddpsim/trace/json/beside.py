@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 
-from ddpsim.errors import TraceError
-from ddpsim.files import compress, write_whole
+from ddpsim.common.errors import TraceError
+from ddpsim.common.files import compress, write_whole
 from ddpsim.trace.cycles import cycles
 from ddpsim.trace.json.writing import Event, path_events, span_events, stream_names, stream_numbers
 from ddpsim.trace.records import HOST, ITERATION, Span, Trace

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddpsim.documents.records import read_as
-from ddpsim.errors import InputError
-from ddpsim.operations import Operation
+from ddpsim.common.documents.records import read_as
+from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 from ddpsim.trace.records import CollectiveTimes, Iteration, Moment, Whole
 
 

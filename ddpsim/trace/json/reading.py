@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddpsim.documents.records import read_as
-from ddpsim.errors import TraceError
-from ddpsim.files import read_json
+from ddpsim.common.documents.records import read_as
+from ddpsim.common.errors import TraceError
+from ddpsim.common.files import read_json
 from ddpsim.trace.json.models import RankFile, RunFile, iteration_from
 from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, PATH, RECORD, SCHEMA
 from ddpsim.trace.records import Iteration, PathSpan, Span, Trace

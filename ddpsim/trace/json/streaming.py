@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ddpsim.errors import InputError
-from ddpsim.files import MOST_BYTES, MOST_TRACE_BYTES, STANDARD_STREAM, BoundedFile, display_name, standard_input
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import MOST_BYTES, MOST_TRACE_BYTES, STANDARD_STREAM, BoundedFile, display_name, standard_input
 
 EVENTS = "traceEvents"
 """The key whose list is read event by event."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from ddpsim.documents.fields import keys_of
-from ddpsim.files import compress, json_text, remove, write_whole
+from ddpsim.common.documents.fields import keys_of
+from ddpsim.common.files import compress, json_text, remove, write_whole
 from ddpsim.trace.json.models import LayerRecord
 from ddpsim.trace.json.reading import files_by_rank
 from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, PATH, RECORD, RUN_SCHEMA, SCHEMA

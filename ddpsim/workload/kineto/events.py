@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 
 _DTYPES = {
     "double": "float64", "float": "float32", "half": "float16", "bfloat16": "bfloat16", "long": "int64",

@@ -13,7 +13,7 @@ from dataclasses import fields
 from itertools import accumulate, pairwise
 from statistics import median
 
-from ddpsim.strict import parse_whole_number
+from ddpsim.common.strict import parse_whole_number
 from ddpsim.trace.metrics import Interval, bound_wires, complete_parts, intersection, part_fields, union, without
 from ddpsim.trace.records import BucketTimes, CollectiveTimes, Iteration
 from ddpsim.workload.kineto.collectives import DeviceCollectives, Sent

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import TraceError, WorkloadError
+from ddpsim.common.errors import TraceError, WorkloadError
 from ddpsim.workload.kineto.events import Events, HostEvent, dtype_named
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import ACCUMULATE, NODE, HostStep

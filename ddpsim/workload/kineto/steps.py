@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 from ddpsim.workload.kineto.events import BROADCAST_OPERATORS, DeviceWork, Events, HostEvent, dtype_named
 
 NODE = "autograd::engine::evaluate_function: "

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ddpsim.errors import TraceError, shorten
-from ddpsim.files import display_name
-from ddpsim.strict import parse_whole_number
+from ddpsim.common.errors import TraceError, shorten
+from ddpsim.common.files import display_name
+from ddpsim.common.strict import parse_whole_number
+from ddpsim.common.units import format_time
 from ddpsim.trace.json.streaming import StreamedTrace
-from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
 from ddpsim.workload.kineto.collectives import calls_in, foreign_calls
 from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s, collect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpsim.units import MIB
+from ddpsim.common.units import MIB
 from studies.paper.claim import near
 from studies.paper.figure import Answers
 from studies.paper.headlines.allocations import Allocations

@@ -16,8 +16,8 @@ from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_mod
 from ddpexec.capturing.phases import autocast_dtype_of
 from ddpexec.capturing.shapes import REAL, step_shape
 from ddpsim import load_topology
-from ddpsim.errors import InputError, WorkloadError
-from ddpsim.files import json_text
+from ddpsim.common.errors import InputError, WorkloadError
+from ddpsim.common.files import json_text
 from ddpsim.prediction.carry import carry_workload
 from ddpsim.prediction.models import Model
 from ddpsim.workload.anchors import RooflineFactors, parse_anchor

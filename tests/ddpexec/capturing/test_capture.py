@@ -9,7 +9,7 @@ from ddpexec.capturing.capture import Capture, CaptureSettings, capture_model, c
 from ddpexec.capturing.recorder import phase_of
 from ddpexec.capturing.stamps import Stamp
 from ddpexec.ddp.wrapper import DistributedDataParallel
-from ddpsim.errors import InputError, UnknownNameError, WorkloadError
+from ddpsim.common.errors import InputError, UnknownNameError, WorkloadError
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.kineto.device_use import DeviceUse
 from tests import forked

@@ -11,7 +11,7 @@ from torch import nn
 
 from ddpexec.capturing.capture import Capture, CaptureSettings
 from ddpexec.capturing.devices import CopiesBetween, DevicesStamp, tell_devices
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.workload.profile import ForwardUse
 from tests.ddpexec.small import small_workload
 

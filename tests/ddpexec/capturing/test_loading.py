@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ddpexec.capturing.capture import CaptureSettings, capture_step
 from ddpexec.capturing.loading import find_loading
 from ddpexec.capturing.own_step import OwnStep
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.workload.files import workload_document, workload_from
 

@@ -26,7 +26,7 @@ from ddpexec.compression.measure import fit
 from ddpsim import compression
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.constant import Constant
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from tests.ddpexec.groups import ranks
 from tests.profile import examples
 

@@ -13,7 +13,7 @@ from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.drop import aligned_plan
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 from tests.ddpexec.groups import ranks
 
 BLOCKS = {f"blocks.{i}": 0.5 for i in range(4)}

@@ -10,7 +10,7 @@ import torch
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.order.predictors import LastArrival
 from ddpsim.order.rebuild import OnDrift
 from tests.ddpexec.ddp.test_order import BACKWARDS, CAP, FORWARDS, Branches, list_parameters

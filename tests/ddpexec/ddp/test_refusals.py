@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import ExecutionError, ModelMismatchError, NeverReadyError, OptionError, ReadyTwiceError
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.errors import InputError, PlanError
+from ddpsim.common.errors import InputError, PlanError
 from tests.ddpexec.ddp.test_options import BOTH, Odd
 from tests.ddpexec.groups import ranks
 

@@ -13,7 +13,7 @@ import torch
 from ddpexec.__main__ import main
 from ddpexec.doctor import torches
 from ddpexec.lab import findings as labs
-from ddpsim.doctor.finding import NO, YES, Finding
+from ddpsim.common.finding import NO, YES, Finding
 
 
 def proved(proof: str) -> bool:

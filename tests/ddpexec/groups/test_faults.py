@@ -21,7 +21,7 @@ from ddpexec.groups.mpi_work import MpiWork
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.groups.waiting import wait_within
 from ddpexec.timing.clock import offset_to_rank_zero
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from tests.ddpexec.groups import ranks
 
 

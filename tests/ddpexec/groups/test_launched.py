@@ -10,7 +10,7 @@ import torch
 
 from ddpexec.errors import LostRankError
 from ddpexec.groups.launched import join_launched
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.workload.files import save_workload
 from tests import forked
 from tests.ddpexec.small import small_workload

@@ -24,7 +24,7 @@ from ddpexec.groups import mpi_environment, mpi_world
 from ddpexec.groups.mpi_buffers import check_tensor
 from ddpexec.groups.mpi_work import MpiCalls, MpiError
 from ddpexec.groups.whereabouts import find_ended_ranks, find_place
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no Open MPI")
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.microbench.microbench import ComputingLoad, forget, measure_allreduce, microbench
 from ddpexec.microbench.stages import Stages, part_of
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from tests.ddpexec.groups import ranks
 
 SIZES = [64, 4096]

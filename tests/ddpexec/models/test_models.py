@@ -5,8 +5,8 @@ from ddpexec.ddp.parameters import collect
 from ddpexec.describe import describe_buffers
 from ddpexec.models import LONGEST, MODELS, build, flush_denormals
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
-from ddpsim.errors import InputError
-from ddpsim.units import MIB
+from ddpsim.common.errors import InputError
+from ddpsim.common.units import MIB
 
 # torchvision's model pages and Hugging Face's `num_parameters()`; the MLP's is 6 x (2048 x 2048 + 2048).
 PUBLISHED = {

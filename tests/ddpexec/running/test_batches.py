@@ -12,8 +12,8 @@ import torch
 from ddpexec.running.batches import Batches
 from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings
-from ddpsim.errors import InputError
-from ddpsim.options.input_stage import InputStage, input_stage
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.input_stage import InputStage, input_stage
 from ddpsim.simulation import Options, simulate_local
 from tests.ddpexec.running.runs import CPU, trained_run
 from tests.ddpexec.small import small_workload

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ddpexec.running.demand import SHARE, HookCosts, demand, measure_hook_costs, require_capacity
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.files import save_workload
 from ddpsim.workload.replayed import single_clock

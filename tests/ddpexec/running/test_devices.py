@@ -15,7 +15,7 @@ from ddpexec.models.training import classifier
 from ddpexec.running import devices, run
 from ddpexec.running.run import Run
 from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.trace.metrics import summarise
 from tests.ddpexec.running.runs import CPU, trained_run
 from tests.ddpexec.small import small_workload

@@ -11,8 +11,8 @@ from ddpexec.models.training import TrainingModel, classifier
 from ddpexec.running.provenance import provenance
 from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings
-from ddpsim.errors import InputError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 from ddpsim.trace.metrics import PARTS, summarise
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.running.runs import trained_run

@@ -13,7 +13,7 @@ import torch
 from ddpexec.running.provenance import provenance
 from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings
 from ddpsim.bucketing import BucketCaps
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.trace.json import read_trace
 from tests import forked
 from tests.ddpexec.groups import ranks

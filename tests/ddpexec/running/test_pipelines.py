@@ -18,7 +18,7 @@ from ddpexec.models import build
 from ddpexec.running.pipeline_options import PipelineOptions
 from ddpexec.running.settings import DISCARDED, RunSettings
 from ddpsim.cli.app import run
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.planning.pipeline import stages_of
 from ddpsim.schedules.pipeline import find_end_times, works_of

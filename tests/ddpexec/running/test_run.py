@@ -12,7 +12,7 @@ from ddpexec.running.provenance import provenance
 from ddpexec.running.run import Run
 from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings
 from ddpsim.bucketing import BucketCaps
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job

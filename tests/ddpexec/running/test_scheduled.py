@@ -8,7 +8,7 @@ from ddpexec.running.provenance import provenance
 from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings
 from ddpsim.bucketing import BucketCaps
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.trace.metrics import PARTS, summarise
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.running.runs import CPU, trained_run

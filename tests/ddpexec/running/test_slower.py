@@ -17,7 +17,7 @@ from ddpexec.models.training import TrainingModel, classifier
 from ddpexec.running import slower
 from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.running.runs import CPU, trained_run
 from tests.ddpexec.small import small_workload

@@ -18,7 +18,7 @@ from ddpexec.running.timed_layers import gradient_value
 from ddpexec.timing.waiting import keep_time
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import FrozenParameter
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.workload import Buffer, Phase, Workload
 from tests.ddpexec.small import small_workload
 

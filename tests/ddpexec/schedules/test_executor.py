@@ -21,8 +21,8 @@ from torch import nn
 from ddpexec.ddp import lanes
 from ddpexec.errors import ExecutionError, LostRankError, ModelMismatchError
 from ddpexec.schedules.wrapper import ScheduledDataParallel
-from ddpsim.errors import InputError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 from ddpsim.workload.files import save_workload
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.schedules.training import OPTIMIZERS, SCHEMES, apart, loss_of, mine, take_step, wrapped

@@ -15,7 +15,7 @@ from ddpexec.errors import NeverReadyError, OptionError
 from ddpexec.schedules.fully_sharded import FullySharded
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.bucketing import BucketCaps
-from ddpsim.errors import InputError, PlanError
+from ddpsim.common.errors import InputError, PlanError
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.schedules.training import OPTIMIZERS, apart, wrapped
 

@@ -11,7 +11,7 @@ from ddpexec.ddp.parameters import collect
 from ddpexec.errors import OptionError
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schemes import SAME_SUMS
 from ddpsim.schedules.setup import SchemeInputs

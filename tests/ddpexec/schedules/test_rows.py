@@ -11,7 +11,7 @@ from torch import nn
 
 from ddpexec.errors import ExecutionError, LostRankError, OptionError
 from ddpexec.schedules.wrapper import ScheduledDataParallel
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.schedules.training import CAPS, apart
 from tests.profile import training_steps

@@ -15,8 +15,8 @@ import torch
 from ddpexec.ddp.served import ServerStream
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import FinishedWork
-from ddpsim.errors import PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import PlanError
+from ddpsim.common.operation import Operation
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.schedules.training import (
     OPTIMIZERS,

@@ -19,10 +19,10 @@ from ddpexec.errors import OptionError
 from ddpexec.tracing import exchange
 from ddpexec.tracing.summary import Watcher
 from ddpexec.tuning.observing import Watch
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 from ddpsim.explaining.explain import backend_of
 from ddpsim.explaining.files import read_ranks
-from ddpsim.operations import Operation
 from ddpsim.trace.json import read_trace
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Iteration, Trace

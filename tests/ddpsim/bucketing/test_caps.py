@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.errors import InputError, PlanError
+from ddpsim.common.errors import InputError, PlanError
 
 MIB = 1 << 20
 

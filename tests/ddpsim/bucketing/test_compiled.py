@@ -8,7 +8,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.bucketing.compiled import graph_splits
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 
 MIB = 1 << 20
 

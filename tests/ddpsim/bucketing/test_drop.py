@@ -17,7 +17,7 @@ from ddpsim.bucketing.drop import (
     remap_gradients,
     skipped_buckets,
 )
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 
 PARAMETERS = [
     Parameter(f"{name}.{part}", (size,))

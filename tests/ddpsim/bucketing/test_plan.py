@@ -8,7 +8,7 @@ from hypothesis import given
 from ddpsim.bucketing import BucketCaps, Parameter, initial_plan, plan_buckets, rebuilt_plan, unused_plan
 from ddpsim.bucketing.caps import NO_CALL, TorchCall
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 from ddpsim.planning.plan_file import plan_from
 from tests import strategies
 

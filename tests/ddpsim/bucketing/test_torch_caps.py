@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ddpsim.bucketing import Parameter, assign_buckets, torch_caps
 from ddpsim.bucketing.torch_caps import find_round_cap
-from ddpsim.units import MIB, mib_to_bytes
+from ddpsim.common.units import MIB, mib_to_bytes
 from tests import strategies
 from tests.profile import examples
 

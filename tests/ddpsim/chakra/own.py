@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule

@@ -9,7 +9,7 @@ from ddpsim import Options, load_topology, load_workload
 from ddpsim.chakra import import_trace, write_traces
 from ddpsim.chakra.schema import NodeType, Tensors, TraceNode, decode, encode
 from ddpsim.chakra.steps import PARAMETERS
-from ddpsim.errors import InputError, TraceError
+from ddpsim.common.errors import InputError, TraceError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from tests.ddpsim.chakra.wire import ALL_GATHER, BROADCAST, COLL, COMP, METADATA, RECV, REDUCE_SCATTER, SEND, read_trace

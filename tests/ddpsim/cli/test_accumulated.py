@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.tables.cells import format_short
-from ddpsim.units import format_time
+from ddpsim.common.tables.cells import format_short
+from ddpsim.common.units import format_time
 from tests import pages
 
 COUNT = 4

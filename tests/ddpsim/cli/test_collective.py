@@ -9,8 +9,8 @@ import pytest
 
 from ddpsim.collectives.nccl.ways import NcclPaths
 from ddpsim.collectives.transport import Connection
+from ddpsim.common.operation import Operation
 from ddpsim.measured import parse_table
-from ddpsim.operations import Operation
 
 HERE = ("--topology", "loopback", "--gpus-per-node", "2")
 MICROBENCHMARK = {

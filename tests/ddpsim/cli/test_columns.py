@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.tables import COLUMNS, parse_columns
-from ddpsim.tables.declared import DECLARED, SHOWN, DeclaredColumn
-from ddpsim.tables.table import WIDEST
+from ddpsim.common.tables import COLUMNS, parse_columns
+from ddpsim.common.tables.declared import DECLARED, SHOWN, DeclaredColumn
+from ddpsim.common.tables.table import WIDEST
 from tests import pages
 
 HERE = ("--workload", "mlp", "--topology", "dgx-1v", "--nodes", "2")

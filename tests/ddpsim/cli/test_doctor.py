@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ddpsim.doctor import machine
-from ddpsim.doctor.finding import Finding
-from ddpsim.doctor.other_work import ProcessorClock, ProcessorUse
+from ddpsim.cli import machine_findings as machine
+from ddpsim.common.finding import Finding
+from ddpsim.common.other_work import ProcessorClock, ProcessorUse
 
 TOLD = {"name": "gloo", "able": "yes", "found": "it reduces", "proof": "true", "remedy": ""}
 

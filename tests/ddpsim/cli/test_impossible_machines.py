@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.shipped import find
+from ddpsim.common.shipped import find
 
 PREDICT = ("predict", "--workload", "resnet50", "--topology")
 

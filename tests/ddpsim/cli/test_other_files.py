@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddpsim import shipped
+from ddpsim.common import shipped
 
 FILES = {
     "machine": ("box.yaml", "name: box\nnode: dgx-1v\n", "a machine"),

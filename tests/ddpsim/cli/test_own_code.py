@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.errors import InputError
-from ddpsim.options.own import convert_exit
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.own import convert_exit
 from ddpsim.order.predictors import predictor
 from ddpsim.schedules.named import scheme_named
 

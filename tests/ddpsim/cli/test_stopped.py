@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from ddpsim.common.version import __version__
 from ddpsim.prediction import answers
-from ddpsim.version import __version__
 from tests import forked
 
 RUN = """
 import os, signal, sys
-import ddpsim.workers.journal as journal
+import ddpsim.common.workers.journal as journal
 stop_after, number = int(sys.argv[1]), int(sys.argv[2])
 add, added = journal.Journal.add, []
 def adding(*arguments):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim import shipped
+from ddpsim.common import shipped
 from ddpsim.topology.spec import load_topology
 
 

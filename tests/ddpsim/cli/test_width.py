@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.cli.app import run
-from ddpsim.tables.cells import format_short
-from ddpsim.tables.table import WIDEST
+from ddpsim.common.tables.cells import format_short
+from ddpsim.common.tables.table import WIDEST
 
 COMMANDS = {
     "plan": "plan --workload resnet50 --topology p3.16xlarge --topology dgx-1v --nodes 2",

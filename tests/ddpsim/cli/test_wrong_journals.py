@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from ddpsim.workers.journal import Journal
+from ddpsim.common.workers.journal import Journal
 from tests.ddpsim.cli.test_broken_files import WRONG, broken, places
 from tests.ddpsim.cli.test_stopped import COMMANDS
 from tests.profile import examples

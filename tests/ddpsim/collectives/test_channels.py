@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsim import shipped
 from ddpsim.collectives.channels import Channels, find_channels
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.ring_search import Limits, RingSearch
-from ddpsim.errors import InputError
-from ddpsim.operations import Operation
+from ddpsim.common import shipped
+from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 from ddpsim.topology.graph import Cluster, NodeTemplate, Topology
 from ddpsim.topology.link_rates import with_link_rate
 from ddpsim.topology.paths import KINDS, find_paths

@@ -8,8 +8,8 @@ import pytest
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.transport import NcclTransport
+from ddpsim.common.units import MIB
 from ddpsim.topology.spec import parse_topology
-from ddpsim.units import MIB
 from tests.ddpsim.collectives.groups import group_on
 
 SWITCHED = """

@@ -13,15 +13,15 @@ from ddpsim.collectives.curve import Correction, CurveTransport
 from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.steps import carry_out
-from ddpsim.errors import InputError, TopologyError
+from ddpsim.common.errors import InputError, TopologyError
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import MIB
 from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network
-from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import MIB
 from tests.ddpsim.collectives.shaped import shaped
 from tests.ddpsim.simulation.builders import workload
 from tests.profile import examples

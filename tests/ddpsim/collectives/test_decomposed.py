@@ -7,10 +7,10 @@ import pytest
 
 from ddpsim.collectives.levels import level_sizes
 from ddpsim.collectives.packing import pack_trees
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
+from ddpsim.common.units import MIB
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
-from ddpsim.units import MIB
 from tests.ddpsim.collectives.closed_forms import decomposed_s
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.test_patterns import SWITCHED

@@ -6,8 +6,8 @@ import pytest
 
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.versions import CURRENT
+from ddpsim.common.units import MIB
 from ddpsim.topology.spec import load_topology, parse_topology
-from ddpsim.units import MIB
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import SHAPED_100US
 

@@ -10,8 +10,8 @@ from ddpsim.collectives.nccl.costs import Cost, EntryCosts
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT, LL128, RING, SIMPLE
-from ddpsim.operations import Operation
-from ddpsim.units import MIB
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import MIB
 
 PRIORS = Calibration.priors("nccl")
 CHANNELS, CHUNK = 24, 2 * MIB

@@ -17,11 +17,11 @@ import simpy
 from ddpsim import Calibration, calibrate, load_topology, read_table
 from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.schedules import ring_s
-from ddpsim.errors import CalibrationError, InputError, UnknownNameError
+from ddpsim.common.errors import CalibrationError, InputError, UnknownNameError
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import MIB
 from ddpsim.network.fluid import Speed
-from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement, Topology
-from ddpsim.units import MIB
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import shaped
 

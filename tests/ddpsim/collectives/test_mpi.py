@@ -14,13 +14,13 @@ from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.mpi.decision import ALGORITHMS, pick_algorithm
 from ddpsim.collectives.mpi.transport import MpiTransport
-from ddpsim.errors import InputError, TopologyError
+from ddpsim.common.errors import InputError, TopologyError
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import MIB
 from ddpsim.jobs.simulated import Options
 from ddpsim.measured import MeasuredRow, MeasuredTable
-from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
-from ddpsim.units import MIB
 from tests.ddpsim.collectives import closed_forms
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import shaped

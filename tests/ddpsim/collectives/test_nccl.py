@@ -7,10 +7,10 @@ import pytest
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.schedules import ring_s
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import MIB
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
-from ddpsim.units import MIB
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import switched
 

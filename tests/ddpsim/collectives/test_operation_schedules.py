@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ddpsim.collectives import operation_schedules as made
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from tests.ddpsim.collectives import closed_forms
 from tests.ddpsim.collectives.closed_forms import count_sent_chunks
 from tests.ddpsim.collectives.test_schedules import carried_out_late, depth

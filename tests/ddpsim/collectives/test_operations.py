@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import simpy
 
-from ddpsim.errors import InputError, TopologyError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError, TopologyError
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import MIB
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import MIB
 from tests.ddpsim.collectives import closed_forms
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import shaped

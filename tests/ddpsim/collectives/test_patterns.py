@@ -7,10 +7,10 @@ import pytest
 from ddpsim.collectives.calibration import Curve, CurvePoint
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.patterns import PATTERNS
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
+from ddpsim.common.units import MIB
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
-from ddpsim.units import MIB
 from tests.ddpsim.collectives.closed_forms import halving_doubling_s, parameter_server_s
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import shaped, switched

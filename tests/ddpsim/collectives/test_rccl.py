@@ -13,8 +13,8 @@ from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.nccl.rccl import ALL_PAIRS_BYTES
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Transport
-from ddpsim.errors import InputError, TopologyError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError, TopologyError
+from ddpsim.common.operation import Operation
 from ddpsim.topology.spec import load_topology, parse_topology
 from tests.ddpsim.collectives.groups import group_on
 

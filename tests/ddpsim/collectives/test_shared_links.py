@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 import simpy
 
+from ddpsim.common.units import MIB
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import MIB
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import shaped
 from tests.profile import LARGE

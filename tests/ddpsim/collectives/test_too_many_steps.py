@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpsim import InputError, Options, load_topology, load_workload
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from tests.ddpsim.collectives.groups import group_on

@@ -9,7 +9,7 @@ from ddpsim.collectives.nccl.operation_tuning import operation_table
 from ddpsim.collectives.nccl.shape import InSwitch, Shape
 from ddpsim.collectives.nccl.tuning import best, ll_max, table, time_us, tree_max
 from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 
 DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)
 TWO_A100 = Shape(

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ddpsim import compression
 from ddpsim.bucketing import Parameter
+from ddpsim.common.errors import InputError, UnknownNameError
 from ddpsim.compression import CodecWork, CompressedCollective, Roofline, ratio, scheme
-from ddpsim.errors import InputError, UnknownNameError
 from tests import strategies
 
 BUCKET = [Parameter("weight", (512, 1024)), Parameter("bias", (512,))]

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from ddpsim import Calibration, Options, load_workload
+from ddpsim.common.units import MIB
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.collisions import collisions
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.topology.dump import document_of
 from ddpsim.topology.spec import parse_topology, topology_from_document
-from ddpsim.units import MIB
 
 SIZES = [MIB, 25 * MIB]
 NAME = "ECMP collisions"

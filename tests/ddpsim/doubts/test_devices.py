@@ -8,13 +8,13 @@ from ddpsim import Calibration, Options, load_topology, load_workload
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.nccl.paths_taken import paths_taken
+from ddpsim.common.units import GIB, MIB
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.devices import far_from_nics
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.topology.far_gpus import farthest_from_nics
 from ddpsim.topology.graph import Placement
-from ddpsim.units import GIB, MIB
 
 MACHINE = load_topology("2x4a100-1nic")
 FAR = replace(MACHINE, visible_devices=(2, 3))

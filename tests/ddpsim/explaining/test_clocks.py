@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 from ddpsim.explaining.clocks import align_ranks
 from ddpsim.explaining.splits import splits_of
 from tests.ddpsim.explaining.seen_ranks import WIRE_S, ranks

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim.cli.app import run
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.files import read_ranks
 from ddpsim.trace.json import write_trace

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 from ddpsim.explaining.explain import explain
 from ddpsim.workload.kineto.workload import import_trace
 from tests.ddpsim.workload.kineto_traces import Job, written

@@ -1,9 +1,9 @@
 """A slow link is told by its table, and by the ranks that leave collectives after the others."""
 
 from ddpsim.collectives.execute import make_transport
+from ddpsim.common.operation import Operation
 from ddpsim.explaining.links import FACTOR, find_slow_link
 from ddpsim.explaining.machine import TracedMachine
-from ddpsim.operations import Operation
 from ddpsim.topology.placement import place
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.explaining.seen_ranks import STEP_S, ranks

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.cli.app import run
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.machine import TracedMachine, count_node_gpus, machine_of
 from ddpsim.explaining.recorded import rank_from_trace

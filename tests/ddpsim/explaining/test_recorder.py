@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 from ddpsim.explaining.recorder import read_plain, read_recorder
 
 

@@ -9,7 +9,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.network.fairness import share_rates
 from ddpsim.network.fluid import Demand, Network, Speed, max_min_rates
 from tests.profile import examples

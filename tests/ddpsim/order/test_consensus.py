@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 from ddpsim.order.consensus import CONSENSUS, arrange, consensus
 
 NAN = math.nan

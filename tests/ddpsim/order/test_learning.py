@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.common.errors import InputError, UnknownNameError
 from ddpsim.order.arrivals import Arrivals
 from ddpsim.order.policy import OrderPolicy
 from ddpsim.order.predictors import GROUP, PREDICTORS, ByBranch, ByContext, MeanReady, predictor

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.order.predictors import ExponentialMean, LastArrival, MeanReady
 
 NAN = math.nan

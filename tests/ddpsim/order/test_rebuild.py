@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from ddpsim.bucketing import BucketCaps, Parameter, rebuilt_plan, unused_plan
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.common.errors import InputError, UnknownNameError
 from ddpsim.order.agreement import plan_tau
 from ddpsim.order.arrivals import Arrivals, from_times
 from ddpsim.order.policy import OrderPolicy

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim import Calibration, load_topology, shipped
+from ddpsim import Calibration, load_topology
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import InputError, WorkloadError
+from ddpsim.common import shipped
+from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.order.predictors import MeanReady
 from ddpsim.orderbench import Bench, BenchMachine, bench

@@ -2,6 +2,7 @@ import pytest
 
 from ddpsim import InputError, Options, compare, load_topology, load_workload, plan
 from ddpsim.cli.comparison_text import text
+from ddpsim.common.units import format_time
 from ddpsim.planning.advice import advise
 from ddpsim.planning.break_even import HIDDEN, Search, check_bound
 from ddpsim.planning.efficiency import efficiency_of
@@ -10,7 +11,6 @@ from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.topology.link_rates import with_link_rate
-from ddpsim.units import format_time
 
 MACHINE = load_topology("p3.16xlarge")
 

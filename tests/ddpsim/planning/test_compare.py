@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from ddpsim import compare, load_topology, load_workload
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.common.errors import InputError, UnknownNameError
 from ddpsim.planning.goal import RateGoal
 from ddpsim.planning.prices import Price
 from ddpsim.prediction.models import Model

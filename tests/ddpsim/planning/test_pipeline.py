@@ -9,8 +9,8 @@ import pytest
 
 from ddpsim import InputError, Options, load_topology
 from ddpsim.collectives.execute import make_transport
+from ddpsim.common.operation import Operation
 from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.operations import Operation
 from ddpsim.planning.pipeline import PipelineStep, in_closed_form, pipeline_step
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.pipeline import (

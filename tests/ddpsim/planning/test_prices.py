@@ -1,6 +1,6 @@
 import pytest
 
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.common.errors import InputError, UnknownNameError
 from ddpsim.planning.compare import compare
 from ddpsim.planning.prices import Price, index_by_machine, machine_names, parse_price, prices_of, read_prices
 

@@ -12,6 +12,7 @@ import pytest
 
 from ddpsim import BucketCaps, InputError, Options, load_topology, load_workload
 from ddpsim.cli.plan_text import search_text
+from ddpsim.common.units import MIB
 from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.planning.best_buckets import CAPS_MB
 from ddpsim.planning.candidates import NOT_DIVIDED, NOT_FITTING, NOT_TOGETHER, SLOWER, SearchCandidate, SearchSpace
@@ -24,7 +25,6 @@ from ddpsim.prediction.predict import predict
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.retiming.retime import SETTLED_EFFECT
 from ddpsim.simulation.job import Job
-from ddpsim.units import MIB
 
 SCHEMES = ("ddp", "zero1", "fsdp2")
 

@@ -13,13 +13,13 @@ import pytest
 
 from ddpsim import BucketCaps, InputError, Job, Options, compare, load_topology, plan, predict, sweep
 from ddpsim.cli.app import run
+from ddpsim.common.stopping import Stopped
+from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.journal import Journal, code_digest, open_journal
 from ddpsim.prediction import answers as engine
 from ddpsim.prediction.answers import Answers, Rows
 from ddpsim.prediction.models import Model
 from ddpsim.simulation.job import Keys
-from ddpsim.stopping import Stopped
-from ddpsim.workers.asked import Workers
-from ddpsim.workers.journal import Journal, code_digest, open_journal
 
 MACHINE = load_topology("dgx-1v")
 MODEL = Model.of("mlp").on(MACHINE)

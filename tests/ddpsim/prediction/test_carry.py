@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.prediction.carry import carry_workload
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.files import load_workload

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim import load_topology, load_workload
-from ddpsim.errors import InputError, WorkloadError
+from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.workload import Workload

@@ -6,7 +6,7 @@ import pytest
 
 from ddpsim import Options, load_topology, load_workload, predict, save_workload
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError, UnknownNameError, WorkloadError
+from ddpsim.common.errors import InputError, UnknownNameError, WorkloadError
 from ddpsim.prediction.carry import carry_workload
 from ddpsim.prediction.models import Model
 from ddpsim.workload.anchors import Anchor, RooflineFactors

@@ -6,11 +6,11 @@ import pytest
 
 from ddpsim.charts import Axis, Chart, ChartLine, ChartPoint, StackedBar, categories
 from ddpsim.charts.timeline import TimelineStep
+from ddpsim.common.tables import ResultTable
 from ddpsim.report import Report, render
 from ddpsim.report.model import BarChart, Charts, StepsChart, Table, TimelineChart
 from ddpsim.report.render import part_class
 from ddpsim.report.rows import bar
-from ddpsim.tables import ResultTable
 from ddpsim.trace.records import BucketTimes
 from tests import pages
 

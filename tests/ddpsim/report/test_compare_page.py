@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from ddpsim import compare
+from ddpsim.common.tables.cells import format_band, format_short
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.prices import Price
 from ddpsim.report import compare_report, render
-from ddpsim.tables.cells import format_band, format_short
 from tests import pages
 from tests.browser import Page
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ddpsim.common.tables.cells import format_band
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.report import plan_report
 from ddpsim.report.model import TimelineChart
 from ddpsim.report.rows import MOST_TIMELINES
-from ddpsim.tables.cells import format_band
 from tests import pages
 
 

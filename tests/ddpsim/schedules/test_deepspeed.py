@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from ddpsim.bucketing.assign import Parameter
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.schedules.setup import SchemeInputs

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ddpsim.bucketing.assign import Parameter
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.schedules.schedule import Schedule, queue_of

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import PlanError
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.fused import Horovod, MultiWorkerOptions, agreement_bytes, horovod, multiworker_mirrored
 from ddpsim.schedules.schedule import check
 from ddpsim.schedules.setup import SchemeInputs

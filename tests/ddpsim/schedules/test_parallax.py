@@ -9,8 +9,8 @@ import pytest
 
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.servers import ServerPlaces
-from ddpsim.errors import InputError, PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError, PlanError
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import TRAINERS, updated_elsewhere
 from ddpsim.schedules.servers import SERVERS

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.planned import urgent_first
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.errors import InputError, PlanError, UnknownNameError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError, PlanError, UnknownNameError
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.named import scheme_named, schemes_named
 from ddpsim.schedules.points import Point, PointKind, points

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from ddpsim.bucketing.assign import Parameter
-from ddpsim.errors import InputError, PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError, PlanError
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.points import Point, PointKind

@@ -8,8 +8,8 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.execute import Collectives
-from ddpsim.errors import PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import PlanError
+from ddpsim.common.operation import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import schemes_named
 from ddpsim.simulation import Options, simulate

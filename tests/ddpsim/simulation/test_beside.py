@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.prediction.predict import predict, without_beside

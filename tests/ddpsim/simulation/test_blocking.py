@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.schedule import message_document
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs

@@ -9,8 +9,8 @@ import pytest
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
+from ddpsim.common.operation import Operation
 from ddpsim.compression import scheme
-from ddpsim.operations import Operation
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import CodecCosts, Costs
 from ddpsim.topology.spec import load_topology

@@ -9,8 +9,8 @@ import pytest
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.common.operation import Operation
 from ddpsim.jobs.simulated import Options
-from ddpsim.operations import Operation
 from ddpsim.simulation import simulate
 from ddpsim.simulation.contention import ConcurrentCollectives
 from ddpsim.simulation.ddp_costs import Costs

@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.order.predictors import MeanReady
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate

@@ -12,7 +12,7 @@ from ddpsim.cli.predict import format_hidden_cost
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import make_transport
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, Share, share_of

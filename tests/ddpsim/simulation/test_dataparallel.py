@@ -9,8 +9,8 @@ import pytest
 
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.execute import make_transport
-from ddpsim.errors import InputError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 from ddpsim.schedules.dataparallel import BUFFER_BYTES
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.setup import SchemeInputs

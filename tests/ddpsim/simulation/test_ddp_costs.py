@@ -6,8 +6,8 @@ import pytest
 
 from ddpsim import Calibration, load_calibration
 from ddpsim.collectives.calibration import PRIORS
-from ddpsim.errors import CalibrationError
-from ddpsim.files import json_text
+from ddpsim.common.errors import CalibrationError
+from ddpsim.common.files import json_text
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload

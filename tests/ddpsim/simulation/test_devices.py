@@ -9,8 +9,8 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.copies import copies_of
 from ddpsim.collectives.execute import make_transport
-from ddpsim.errors import InputError, TopologyError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError, TopologyError
+from ddpsim.common.operation import Operation
 from ddpsim.prediction.memory import Memory
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.communication import Assumptions, Communication

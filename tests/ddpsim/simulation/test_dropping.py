@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError, WorkloadError
+from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.job import Job

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.ddp_costs import Costs

@@ -7,8 +7,8 @@ import pytest
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
-from ddpsim.errors import InputError, PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError, PlanError
+from ddpsim.common.operation import Operation
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.periods import periods_under, with_assumptions
 from ddpsim.prediction.predict import predict

@@ -8,7 +8,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.collectives.execute import Collectives
-from ddpsim.errors import PlanError
+from ddpsim.common.errors import PlanError
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.gradientflow import gradientflow

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.errors import InputError
-from ddpsim.options.input_stage import InputStage
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.input_stage import InputStage
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.job import Job

@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.copies import byte_copy_s
-from ddpsim.errors import InputError, PlanError
+from ddpsim.common.errors import InputError, PlanError
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.setup import SchemeInputs

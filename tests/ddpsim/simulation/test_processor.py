@@ -1,7 +1,7 @@
 import pytest
 import simpy
 
-from ddpsim.operations import Operation
+from ddpsim.common.operation import Operation
 from ddpsim.simulation.contention import UNDISTURBED, ComputeSlowdown, Processor, Share
 from ddpsim.simulation.graph import Collective
 

@@ -11,7 +11,7 @@ import pytest
 
 import ddpsim.retiming
 import ddpsim.simulation
-from ddpsim.errors import DdpsimError
+from ddpsim.common.errors import DdpsimError
 from ddpsim.retiming.retime import run_again
 from ddpsim.simulation import Options, resolve
 from ddpsim.simulation.communication import Assumptions

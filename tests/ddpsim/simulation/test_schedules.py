@@ -10,8 +10,8 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.execute import Collectives
-from ddpsim.errors import PlanError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import PlanError
+from ddpsim.common.operation import Operation
 from ddpsim.order.predictors import MeanReady
 from ddpsim.schedules.points import Point, PointKind
 from ddpsim.schedules.schedule import Schedule

@@ -13,8 +13,9 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives, find_rank_paths
 from ddpsim.collectives.servers import ServerPlaces, parameter_server
-from ddpsim.errors import InputError, PlanError, TopologyError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError, PlanError, TopologyError
+from ddpsim.common.operation import Operation
+from ddpsim.common.units import MIB
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import Options, simulate
@@ -28,7 +29,6 @@ from ddpsim.simulation.parameter_servers import ServerConnection, ServerLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.metrics import summarise
-from ddpsim.units import MIB
 from ddpsim.workload.profile import ForwardUse
 from tests.ddpsim.collectives.closed_forms import count_sent_chunks
 from tests.ddpsim.collectives.shaped import SHAPED_100US

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.collectives.execute import find_rank_paths, make_transport
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
 from ddpsim.jobs.stages import parts_of
-from ddpsim.operations import Operation
 from ddpsim.retiming.retime import periods_s, run_again
 from ddpsim.schedules.pipeline import find_end_times, works_of
 from ddpsim.simulation import Options, simulate

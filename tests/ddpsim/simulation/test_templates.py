@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.simulation import Options
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.resolve import resolve

@@ -11,7 +11,7 @@ import simpy
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.topology.spec import load_topology

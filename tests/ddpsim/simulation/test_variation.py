@@ -8,7 +8,7 @@ from statistics import NormalDist, fmean
 import numpy as np
 import pytest
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.jobs.representatives import RankKind, draw_latest, factors_of
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.simulation import Options, simulate, simulate_local

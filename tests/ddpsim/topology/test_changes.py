@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.spec import load_topology, parse_topology
 

@@ -5,8 +5,8 @@ import pytest
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.versions import CURRENT
-from ddpsim.errors import InputError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 from ddpsim.topology.domains import group_by_domain
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.placement import Placement

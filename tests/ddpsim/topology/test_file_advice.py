@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim import shipped
+from ddpsim.common import shipped
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.file_advice import file_advice
 from ddpsim.topology.spec import load_topology, parse_topology

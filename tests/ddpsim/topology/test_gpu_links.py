@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.node import is_mesh
 from ddpsim.topology.paths import find_paths
 from ddpsim.topology.spec import load_topology, parse_topology

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.collectives.channels import find_channels
-from ddpsim.errors import InputError, TopologyError
+from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.gpus.table import find_shipped_gpu, names
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.graph import Link, Topology

@@ -1,6 +1,6 @@
 import pytest
 
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.common.errors import InputError, UnknownNameError
 from ddpsim.topology.link_rates import has_link, link_names_of, with_link_rate
 from ddpsim.topology.spec import load_topology
 

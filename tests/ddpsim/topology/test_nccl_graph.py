@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.collectives.channels import find_channels
-from ddpsim.errors import InputError, TopologyError
+from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.nccl_graph import with_graph_dump
 from ddpsim.topology.spec import load_topology, parse_topology

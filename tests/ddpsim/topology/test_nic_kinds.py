@@ -6,14 +6,14 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT
+from ddpsim.common.errors import TopologyError
+from ddpsim.common.units import GIB
 from ddpsim.doubts.spreads import COLLECTIVES
-from ddpsim.errors import TopologyError
 from ddpsim.topology.file_advice import file_advice
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.hardware import NIC_KINDS
 from ddpsim.topology.paths import find_paths
 from ddpsim.topology.spec import parse_topology
-from ddpsim.units import GIB
 
 PRIORS = Calibration.priors("nccl").constants
 

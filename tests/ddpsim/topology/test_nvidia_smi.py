@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from ddpsim.collectives.channels import find_channels
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.nvidia_smi import by_affinity

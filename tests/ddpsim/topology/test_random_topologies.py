@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.collectives.channels import find_channels
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.paths import find_paths

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from ddpsim.documents.fields import OneOf, fields_in_file, marks_of
+from ddpsim.common.documents.fields import OneOf, fields_in_file, marks_of
 from ddpsim.topology.declared import Fabric
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.hardware import NIC_KINDS

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim import shipped
-from ddpsim.errors import InputError, TopologyError
+from ddpsim.common import shipped
+from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology, parse_topology
 

@@ -8,12 +8,12 @@ import pytest
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT
+from ddpsim.common.units import GIB
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.graph import NodeTemplate
 from ddpsim.topology.paths import find_paths
 from ddpsim.topology.spec import parse_topology
 from ddpsim.topology.transports import HOST, NETWORK, NVLINK, PCIE, groups_document, pair_transports
-from ddpsim.units import GIB
 from tests.ddpsim.topology.templates import template_named
 
 PAIR = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 from ddpsim.trace.json import write_beside
 from ddpsim.trace.records import Span, Trace
 from tests.traces import example_trace

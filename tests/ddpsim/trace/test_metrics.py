@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 from ddpsim.trace.cycles import cycles, sync_length
 from ddpsim.trace.metrics import PARTS, intersection, length, quantile, summarise, union
 from ddpsim.trace.records import Trace

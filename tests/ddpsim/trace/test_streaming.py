@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 from ddpsim.trace.json import streaming
 from ddpsim.trace.json.streaming import StreamedTrace
 from tests.profile import examples

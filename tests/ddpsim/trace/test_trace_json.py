@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 
 import ddpsim
-from ddpsim.documents.fields import MOST_ITEMS
-from ddpsim.errors import TraceError
+from ddpsim.common.documents.fields import MOST_ITEMS
+from ddpsim.common.errors import TraceError
 from ddpsim.trace.json import discard_trace, rank_files, read_trace, write_rank, write_trace
 from ddpsim.trace.metrics import overlap_ratio
 from ddpsim.trace.records import Gradient, PathSpan, Trace

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddpsim.errors import InputError, TraceError
+from ddpsim.common.errors import InputError, TraceError
 from ddpsim.prediction.document import check_prediction
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace

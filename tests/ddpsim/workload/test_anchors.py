@@ -1,6 +1,6 @@
 import pytest
 
-from ddpsim.errors import InputError, WorkloadError
+from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, pace_of, parse_anchor
 
 WORKS, HOST = (0.02, 0.06, 0.02), 0.05

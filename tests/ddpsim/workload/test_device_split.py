@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.jobs.device_split import cut_layers, put_like, put_on_devices
 from ddpsim.prediction.models import Model
 from ddpsim.topology.spec import load_topology

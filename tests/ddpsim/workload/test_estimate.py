@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import UnknownNameError, WorkloadError
+from ddpsim.common.errors import UnknownNameError, WorkloadError
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.workload.anchors import Anchor
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate

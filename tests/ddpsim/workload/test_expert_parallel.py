@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import WorkloadError
-from ddpsim.operations import Operation
+from ddpsim.common.errors import WorkloadError
+from ddpsim.common.operation import Operation
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.expert_parallel import ExpertStep, Mixture, experts_in, experts_on_ranks
 from ddpsim.workload.files import load_workload

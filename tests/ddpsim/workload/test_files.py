@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import UnknownNameError, WorkloadError
+from ddpsim.common.errors import UnknownNameError, WorkloadError
 from ddpsim.workload import Buffer, Phase, Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document, workload_from
 from ddpsim.workload.operators import Activations, Operator, StepOperators

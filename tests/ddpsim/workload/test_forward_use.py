@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim import shipped
+from ddpsim.common import shipped
 from ddpsim.prediction.carry import carry_workload
 from ddpsim.prediction.pace_from_row import scale_device_time
 from ddpsim.workload.estimate import ModelShape, estimate

@@ -20,10 +20,10 @@ from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import in_registration_order
 from ddpsim.chakra import import_trace as import_chakra
 from ddpsim.chakra import write_traces
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
+from ddpsim.common.operation import Operation
 from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.jobs.stages import parts_of
-from ddpsim.operations import Operation
 from ddpsim.prediction.construction import messages_of
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.workload import Workload

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ddpsim import load_topology, load_workload
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.workload.replayed import ITERATIONS, add_jitter

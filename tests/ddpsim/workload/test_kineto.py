@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
-from ddpsim.errors import TraceError, WorkloadError
+from ddpsim.common.errors import TraceError, WorkloadError
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.kineto.iterations import buckets_in

@@ -1,6 +1,6 @@
 import pytest
 
-from ddpsim.errors import TraceError
+from ddpsim.common.errors import TraceError
 from ddpsim.workload.kineto.device_use import device_use
 from ddpsim.workload.kineto.events import busy_s, dtype_named, parse_events
 

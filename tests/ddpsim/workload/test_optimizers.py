@@ -1,7 +1,7 @@
 import pytest
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, optimizer_named, optimizer_of_kind
 
 MANY = [Parameter(f"p{i}", (1000,)) for i in range(300)]

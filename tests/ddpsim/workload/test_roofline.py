@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import UnknownNameError
+from ddpsim.common.errors import UnknownNameError
 from ddpsim.workload.anchors import TERM_SHARES
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import AchievedGpu, gpu_named

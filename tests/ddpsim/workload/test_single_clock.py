@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ddpsim.shipped import names
+from ddpsim.common.shipped import names
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.profile import ForwardUse
 from ddpsim.workload.replayed import single_clock

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.errors import WorkloadError
+from ddpsim.common.errors import WorkloadError
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS, gpu_named

@@ -12,7 +12,7 @@ from ddpexec.lab.campaign import predicting
 from ddpexec.lab.campaign.campaign import carry_out
 from ddpexec.lab.campaign.results import Result
 from ddpexec.lab.campaign.spec import Campaign, Configuration
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.simulation import simulate
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import write_trace

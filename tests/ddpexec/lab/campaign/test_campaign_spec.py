@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ddpexec.lab.campaign.spec import load_campaign, network_topology, parse_campaign
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 NETWORKS = """
 name: small

@@ -11,8 +11,8 @@ from ddpexec.lab.campaign.schema import CampaignRun
 from ddpexec.lab.campaign.spec import parse_campaign
 from ddpexec.lab.campaign.stages import run_arguments
 from ddpexec.running.settings import RunSettings
-from ddpsim.errors import InputError
-from ddpsim.options.option import list_declared
+from ddpsim.common.errors import InputError
+from ddpsim.common.options.option import list_declared
 
 
 def test_every_option_of_a_run_is_a_key_with_its_default_but_what_a_campaign_decides() -> None:

@@ -13,7 +13,7 @@ import pytest
 from ddpexec.lab.campaign import predicting, record, stages
 from ddpexec.lab.campaign.campaign import find_finished
 from ddpexec.lab.campaign.spec import Campaign
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration, Span, Trace

@@ -8,7 +8,7 @@ import pytest
 
 from ddpexec.lab.campaign.spec import Campaign, parse_campaign
 from ddpexec.lab.campaign.time_left import START_S, TimeLeft, format_spoken, least_step_s
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from tests.ddpexec.lab.campaign.pretended import FILE, PretendedLab, go
 
 

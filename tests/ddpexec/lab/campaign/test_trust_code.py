@@ -8,7 +8,7 @@ import pytest
 
 from ddpexec.lab.campaign.campaign import carry_out
 from ddpexec.lab.campaign.spec import load_campaign
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from tests.ddpexec.lab.campaign.pretended import FILE, PretendedLab
 from tests.ddpexec.lab.campaign.test_command import code_of
 

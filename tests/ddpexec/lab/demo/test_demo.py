@@ -12,9 +12,9 @@ import typer
 from ddpexec.__main__ import app as ddpexec
 from ddpexec.lab.demo import planned, real
 from ddpexec.lab.demo.saying import RANKS, Commands
-from ddpsim import shipped
 from ddpsim.cli.app import whole_command as ddpsim
-from ddpsim.files import json_text
+from ddpsim.common import shipped
+from ddpsim.common.files import json_text
 from ddpsim.validation.result import ComparedRatio
 from ddpsim.workload.files import save_workload
 from tests.ddpsim.simulation.builders import workload as small

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddpexec.lab.netlab import command, probe, support
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 
 ROOT = Path(__file__).parents[4]
 Words = tuple[int | None, str | None, str | None, str | None]

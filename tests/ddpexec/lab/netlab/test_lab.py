@@ -11,7 +11,7 @@ import pytest
 from ddpexec.lab.netlab import command, launch, names, probe
 from ddpexec.lab.netlab.lab import build
 from ddpexec.lab.netlab.shapes import lab_network
-from ddpsim.errors import InputError
+from ddpsim.common.errors import InputError
 from ddpsim.topology.processes import lab_topology
 from tests.ddpexec.lab.netlab.processes import namespaces_of, running_in, until
 

@@ -4,7 +4,7 @@ import pytest
 
 from ddpexec.lab.netlab.network import Host, LabNetwork, LinkDirection, wire_bytes
 from ddpexec.lab.netlab.shapes import lab_network
-from ddpsim.errors import TopologyError
+from ddpsim.common.errors import TopologyError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.processes import lab_topology
 from ddpsim.topology.spec import load_topology
