@@ -95,8 +95,8 @@ def order_run(
 
 def _arm(text: str) -> Arm:
     from ddpexec.running.orders import ORACLE, Arm
-    from ddpsim.order.predictors import predictor
-    from ddpsim.order.rebuild import rebuild
+    from ddpsim.bucketing.order.predictors import predictor
+    from ddpsim.bucketing.order.rebuild import rebuild
 
     policy, comma, chosen = text.partition(",")
     if text == ORACLE:

@@ -35,9 +35,9 @@ def record_orders(arguments: RecordOrdersArguments) -> None:
     output = arguments.output
     check_destination(output, as_json=arguments.json_)
     from ddpexec.capturing.orders import record_orders
+    from ddpsim.bucketing.order.agreement import order_report
+    from ddpsim.bucketing.order.arrivals import Arrivals
     from ddpsim.common.files import json_text
-    from ddpsim.order.agreement import order_report
-    from ddpsim.order.arrivals import Arrivals
     from ddpsim.workload.order_trace import order_trace_document
 
     trace = record_orders(arguments.model, ranks=arguments.ranks, steps=arguments.steps, seed=arguments.seed)

@@ -1,7 +1,7 @@
 """DDP's buckets as the schedule in force: written back when backward has ended, rebuilt or left out between two.
 
 When a bucket may be launched is decided by `ddpsim.bucketing.LaunchQueue` alone, when buckets are rebuilt by
-`ddpsim.order.policy.OrderPolicy`, what lies in each by `ddpsim.bucketing`.
+`ddpsim.bucketing.order.policy.OrderPolicy`, what lies in each by `ddpsim.bucketing`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, Work
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
 from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
-from ddpsim.order.arrivals import Arrivals
-from ddpsim.order.policy import OrderPolicy
+from ddpsim.bucketing.order.arrivals import Arrivals
+from ddpsim.bucketing.order.policy import OrderPolicy
 from ddpsim.schedules.schedule import queue_of_buckets
 
 

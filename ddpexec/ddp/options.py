@@ -21,12 +21,12 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
+from ddpsim.bucketing.order.policy import OrderPolicy
+from ddpsim.bucketing.order.predictors import Predictor, predictor
+from ddpsim.bucketing.order.rebuild import Never, Once, Rebuild, rebuild
 from ddpsim.bucketing.plan import check_model, custom_plan
 from ddpsim.common.errors import PlanError
 from ddpsim.common.options.exclusions import refuse_excluded
-from ddpsim.order.policy import OrderPolicy
-from ddpsim.order.predictors import Predictor, predictor
-from ddpsim.order.rebuild import Never, Once, Rebuild, rebuild
 
 LONG = 60
 """Characters of a value that are still shown."""
@@ -36,10 +36,10 @@ _KINDS: dict[str, tuple[type | None, tuple[str, ...], str]] = {
     "plan": (BucketPlan, (), "give a ddpsim.BucketPlan, e.g. what ddpsim.load_plan made of a file"),
     "drop": (LayerDrop, (), "give a ddpexec.ddp.drop.LayerDrop"),
     "observer": (Observer, (), "give a ddpexec.timing.observe.Observer"),
-    "rebuild": (str, ("due",), "give never, once, drift or a ddpsim.order.Rebuild"),
+    "rebuild": (str, ("due",), "give never, once, drift or a ddpsim.bucketing.order.Rebuild"),
     "predictor": (
         str, ("observe", "predict"),
-        "give last, mean, exponential, branch, context, package.module:Class or a ddpsim.order.Predictor",
+        "give last, mean, exponential, branch, context, package.module:Class or a ddpsim.bucketing.order.Predictor",
     ),
     "consensus": (str, (), "give rank0, mean or slowest"),
     "device_mesh": (None, ("ndim", "get_group"), "give what init_device_mesh returned"),

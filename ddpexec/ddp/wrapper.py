@@ -37,10 +37,10 @@ from ddpexec.ddp.used import tie
 from ddpexec.errors import OptionError
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
+from ddpsim.bucketing.order.policy import OrderPolicy
+from ddpsim.bucketing.order.predictors import Predictor
+from ddpsim.bucketing.order.rebuild import Rebuild
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.order.policy import OrderPolicy
-from ddpsim.order.predictors import Predictor
-from ddpsim.order.rebuild import Rebuild
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Scheme
@@ -63,10 +63,10 @@ class DistributedDataParallel(JoinableModule):
         process_group: torch's, or a list of groups used in turn.
         plan: buckets to use from the first iteration on, in launch order; not rebuilt unless `rebuild` is given.
         first_bucket_mb: cap of the first bucket, in MiB, beside `bucket_cap_mb`.
-        rebuild: when buckets are rebuilt in arrival order: `never`, `once`, `drift`, or a `ddpsim.order.Rebuild`. None
+        rebuild: when buckets are rebuilt in arrival order: `never`, `once`, `drift`, or a `ddpsim.bucketing.order.Rebuild`. None
             is as torch: once, but never under `find_unused_parameters`, where any of them may be asked for.
         predictor: what each rank expects: `last`, `mean`, `exponential`, `branch`, `context`, `package.module:Class`, a
-            class, or a new `ddpsim.order.Predictor`.
+            class, or a new `ddpsim.bucketing.order.Predictor`.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
         drop: leaves layers of `module` out of an iteration, the same on every rank, and their buckets off the wire.
         remap_dropped: with `drop`, what is left of an iteration moves up into the memory of the first buckets, so that

@@ -21,10 +21,10 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.running.timed import TimedModel, make_timed_model
+from ddpsim.bucketing.order.arrivals import Arrivals
+from ddpsim.bucketing.order.consensus import arrange, consensus
+from ddpsim.bucketing.order.policy import OrderPolicy
 from ddpsim.jobs.job_options import JobOptions
-from ddpsim.order.arrivals import Arrivals
-from ddpsim.order.consensus import arrange, consensus
-from ddpsim.order.policy import OrderPolicy
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.workload.order_trace import OrderTrace
 

@@ -10,9 +10,9 @@ import torch
 
 from ddpexec.ddp.planner import ProbedLink
 from ddpexec.describe import device_model
+from ddpsim.bucketing.order.predictors import predictor_name
 from ddpsim.common.options.option import list_declared, option_values
 from ddpsim.jobs.job_options import JobOptions
-from ddpsim.order.predictors import predictor_name
 
 if TYPE_CHECKING:
     from ddpexec.running.run import Run

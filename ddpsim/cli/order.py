@@ -12,8 +12,8 @@ from ddpsim.common.errors import TraceError
 from ddpsim.common.tables import Record, table_of
 
 if TYPE_CHECKING:
-    from ddpsim.order.agreement import OrderReport
-    from ddpsim.order.traces import PlanFit
+    from ddpsim.bucketing.order.agreement import OrderReport
+    from ddpsim.bucketing.order.traces import PlanFit
 
 
 @expand
@@ -25,9 +25,9 @@ def order(
 
     Kendall's tau: 1 the same order, 0 unrelated, -1 reversed.
     """
-    from ddpsim.order.agreement import order_report
-    from ddpsim.order.arrivals import arrivals_of
-    from ddpsim.order.traces import fit_document, plan_fits
+    from ddpsim.bucketing.order.agreement import order_report
+    from ddpsim.bucketing.order.arrivals import arrivals_of
+    from ddpsim.bucketing.order.traces import fit_document, plan_fits
     from ddpsim.trace.json import read_trace
 
     trace = read_trace(measured)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.bucketing.order.consensus import Consensus
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import check_destination, plot_option
 from ddpsim.cli.expand import expand
@@ -18,7 +19,6 @@ from ddpsim.common import shipped
 from ddpsim.common.errors import InputError, UnknownNameError
 from ddpsim.common.options.text import numbers
 from ddpsim.common.tables.columns import text_of
-from ddpsim.order.consensus import Consensus
 
 if TYPE_CHECKING:
     from ddpsim.workload.order_trace import OrderTrace
@@ -134,7 +134,7 @@ def _find_shipped(name: str) -> Path:
 
 
 def _consensus(text: str) -> Consensus:
-    from ddpsim.order.consensus import CONSENSUS
+    from ddpsim.bucketing.order.consensus import CONSENSUS
 
     for known in CONSENSUS:
         if text == known:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, unused_plan
 from ddpsim.bucketing.drop import DropPlan, aligned_plan, layers_named
+from ddpsim.bucketing.order.consensus import Consensus
 from ddpsim.bucketing.plan import Assignment
 from ddpsim.collectives.conditions import Backend
 from ddpsim.common.errors import InputError
@@ -16,14 +17,13 @@ from ddpsim.common.options.input_stage import InputStage, input_stage
 from ddpsim.common.options.option import Option, Section, check_at_least_one, check_choices, default_of, positive
 from ddpsim.common.options.text import factors, probabilities
 from ddpsim.compression import CompressionScheme, scheme
-from ddpsim.order.consensus import Consensus
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import without_overlap
 from ddpsim.schedules.setup import SchemeInputs
 
 if TYPE_CHECKING:
-    from ddpsim.order.policy import OrderPolicy
+    from ddpsim.bucketing.order.policy import OrderPolicy
     from ddpsim.workload import Workload
 
 Sync = Literal["last", "every"]
@@ -56,8 +56,8 @@ class JobOptions:
         drop: dotted name of a layer to the probability that an iteration leaves it out.
         drop_buckets: what buckets do where layers are left out, whose bytes are spared only where a bucket has nothing
             else: `mixed` are as without, `aligned` keep each layer apart, `remapped` move up what is left.
-        order: when buckets are rebuilt in arrival order, as `ddpsim.order.rebuild` reads it; None is as torch.
-        predictor: which arrivals each rank expects, as `ddpsim.order.predictor` takes it: a name, a class, an object.
+        order: when buckets are rebuilt in arrival order, as `ddpsim.bucketing.order.rebuild` reads it; None is as torch.
+        predictor: which arrivals each rank expects, as `ddpsim.bucketing.order.predictor` takes it: a name, a class, an object.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
         scheme: what is sent, when, and what waits for it, as `ddpsim.schedules.named.scheme_named` reads it.
         overlap: `off` sends nothing before backward has ended.
@@ -266,9 +266,9 @@ class JobOptions:
         """Return one rank's policy for a model of `count` parameters; None where torch's own is in force."""
         if self.order is None:
             return None
-        from ddpsim.order.policy import OrderPolicy
-        from ddpsim.order.predictors import predictor
-        from ddpsim.order.rebuild import rebuild
+        from ddpsim.bucketing.order.policy import OrderPolicy
+        from ddpsim.bucketing.order.predictors import predictor
+        from ddpsim.bucketing.order.rebuild import rebuild
 
         unused = "first" if self.find_unused_parameters else "last"
         return OrderPolicy(count, rebuild(self.order), predictor(self.predictor), self.consensus, unused)
@@ -359,8 +359,8 @@ def _check(job: JobOptions) -> None:
 
 
 def _check_order(job: JobOptions) -> None:
-    from ddpsim.order.predictors import predictor
-    from ddpsim.order.rebuild import rebuild
+    from ddpsim.bucketing.order.predictors import predictor
+    from ddpsim.bucketing.order.rebuild import rebuild
 
     try:
         predictor(job.predictor)

@@ -13,7 +13,7 @@ from ddpsim.workload import Workload
 from ddpsim.workload.iteration_profile import IterationProfile
 
 if TYPE_CHECKING:
-    from ddpsim.order.replay import OrderExchange
+    from ddpsim.bucketing.order.replay import OrderExchange
     from ddpsim.workload.order_trace import Context
 
 
@@ -54,7 +54,7 @@ def plans_of(
     """Return the plans of all iterations.
 
     In which order hooks fire is the workload's alone, so that the arrivals of a whole run are known before it is
-    simulated, and `ddpsim.order.conferences` says when the policy rebuilds for them.
+    simulated, and `ddpsim.bucketing.order.conferences` says when the policy rebuilds for them.
 
     Args:
         options: name the policy; without one the plan is the same throughout.
@@ -69,8 +69,8 @@ def plans_of(
     if options.order is None:
         return Plans([0], [options.bucket_plan(workload)])
 
-    from ddpsim.order.arrivals import Arrivals
-    from ddpsim.order.replay import conferences
+    from ddpsim.bucketing.order.arrivals import Arrivals
+    from ddpsim.bucketing.order.replay import conferences
 
     def assign(order: Sequence[int]) -> list[tuple[int, ...]]:
         return rebuilt_plan(workload.parameters, options.caps, order).groups()

@@ -126,6 +126,6 @@ def _name_parameters(workload: Workload, parameters: Iterable[int]) -> str:
 
 
 def _is_rebuilt_once(order: str) -> bool:
-    from ddpsim.order.rebuild import Once, rebuild
+    from ddpsim.bucketing.order.rebuild import Once, rebuild
 
     return rebuild(order) == Once()

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ddpsim.bucketing.order.consensus import Consensus
+from ddpsim.bucketing.order.predictors import predictor_name
 from ddpsim.common.errors import InputError
 from ddpsim.jobs.simulated import Options
-from ddpsim.order.consensus import Consensus
-from ddpsim.order.predictors import predictor_name
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.orderbench.machines import BenchMachine, caps_for
 from ddpsim.orderbench.replaying import Replayer, ReplayResult
@@ -68,8 +68,8 @@ class Bench:
 
     Attributes:
         traces, machines: where.
-        predictors: as `ddpsim.order.predictor` takes them.
-        policies: when to rebuild, as `ddpsim.order.rebuild` reads them.
+        predictors: as `ddpsim.bucketing.order.predictor` takes them.
+        policies: when to rebuild, as `ddpsim.bucketing.order.rebuild` reads them.
         consensus: whose expectation wins.
         buckets: about how many a model has.
         find_unused_parameters: also of traces that miss no gradient, as training scripts often have it.

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import rebuilt_plan
+from ddpsim.bucketing.order.agreement import ready_tau
+from ddpsim.bucketing.order.arrivals import Arrivals
+from ddpsim.bucketing.order.consensus import arrange, consensus
+from ddpsim.bucketing.order.traces import held_back_by
 from ddpsim.common.errors import WorkloadError
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.representatives import LATEST, RankKind, SimulatedRank
 from ddpsim.jobs.simulated import Options
-from ddpsim.order.agreement import ready_tau
-from ddpsim.order.arrivals import Arrivals
-from ddpsim.order.consensus import arrange, consensus
-from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_resolved, trace_of

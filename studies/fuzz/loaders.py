@@ -17,6 +17,9 @@ import yaml
 
 from ddpexec.lab.campaign.record import unpack
 from ddpexec.lab.campaign.spec import parse_campaign
+from ddpsim.bucketing.order.agreement import order_report
+from ddpsim.bucketing.order.arrivals import arrivals_of
+from ddpsim.bucketing.order.traces import fit_document, plan_fits
 from ddpsim.chakra import import_trace as import_chakra
 from ddpsim.chakra.schema import Tensors, TraceNode, encode
 from ddpsim.collectives.calibration_file import load_calibration
@@ -29,9 +32,6 @@ from ddpsim.explaining.tuned import read_tuning
 from ddpsim.gpus.table import read_gpu
 from ddpsim.jobs.beside_file import job_beside
 from ddpsim.measured import read_table
-from ddpsim.order.agreement import order_report
-from ddpsim.order.arrivals import arrivals_of
-from ddpsim.order.traces import fit_document, plan_fits
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.planning.prices import read_prices
 from ddpsim.prediction.answers import Answers, Rows

@@ -20,10 +20,10 @@ from ddpexec.ddp.buckets import ReducerOptions
 from ddpexec.ddp.parameters import collect
 from ddpexec.groups.process_groups import Communicator
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
-from ddpsim.order.agreement import plan_tau
-from ddpsim.order.consensus import arrange, consensus
-from ddpsim.order.policy import OrderPolicy
-from ddpsim.order.predictors import PREDICTORS, predictor
+from ddpsim.bucketing.order.agreement import plan_tau
+from ddpsim.bucketing.order.consensus import arrange, consensus
+from ddpsim.bucketing.order.policy import OrderPolicy
+from ddpsim.bucketing.order.predictors import PREDICTORS, predictor
 from studies.command import parser
 
 RANKS = 4

@@ -8,8 +8,8 @@ from torch import nn
 from ddpexec.compression import hook_for
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps, Parameter, initial_plan, rebuilt_plan
-from ddpsim.order.predictors import ExponentialMean
-from ddpsim.order.rebuild import Once, OnDrift
+from ddpsim.bucketing.order.predictors import ExponentialMean
+from ddpsim.bucketing.order.rebuild import Once, OnDrift
 from tests.ddpexec.groups import ranks
 
 STOCK = nn.parallel.DistributedDataParallel

@@ -10,9 +10,9 @@ import torch
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
+from ddpsim.bucketing.order.predictors import LastArrival
+from ddpsim.bucketing.order.rebuild import OnDrift
 from ddpsim.common.errors import InputError
-from ddpsim.order.predictors import LastArrival
-from ddpsim.order.rebuild import OnDrift
 from tests.ddpexec.ddp.test_order import BACKWARDS, CAP, FORWARDS, Branches, list_parameters
 from tests.ddpexec.groups import ranks
 
@@ -105,7 +105,7 @@ def test_ranks_that_expect_other_orders_build_the_same_buckets():
 
 def test_a_predictor_by_its_path_is_the_built_in_one():
     orders = [BACKWARDS, FORWARDS, FORWARDS, BACKWARDS]
-    named, own = (ranks.run(2, train, name, orders) for name in ("mean", "ddpsim.order.predictors:MeanReady"))
+    named, own = (ranks.run(2, train, name, orders) for name in ("mean", "ddpsim.bucketing.order.predictors:MeanReady"))
     assert named == own
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ddpsim.order.agreement import order_report
-from ddpsim.order.arrivals import arrivals_of
+from ddpsim.bucketing.order.agreement import order_report
+from ddpsim.bucketing.order.arrivals import arrivals_of
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.records import Trace
 

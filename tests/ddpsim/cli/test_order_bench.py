@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ddpsim.order.predictors import LastArrival
+from ddpsim.bucketing.order.predictors import LastArrival
 
 KEYS = {
     "trace", "machine", "policy", "predictor", "step_s", "oracle_s", "rebuilt_once_s", "regret_low", "regret_high",
@@ -31,7 +31,9 @@ def test_what_is_bad_is_refused(ddpsim: Callable, tmp_path: Path) -> None:
     ddpsim("order-bench", "--traces", "nowhere").refused("order trace 'nowhere'")
     ddpsim("order-bench", "--traces", tmp_path).refused("holds no order trace")
     ddpsim("order-bench", *SHORT, "--predictor", "nearest").refused("predictor 'nearest'")
-    ddpsim("order-bench", *SHORT, "--predictor", "ddpsim.order.predictors:Nearest").refused("cannot be imported")
+    ddpsim("order-bench", *SHORT, "--predictor", "ddpsim.bucketing.order.predictors:Nearest").refused(
+        "cannot be imported"
+    )
     ddpsim("order-bench", *SHORT, "--consensus", "all").refused("consensus 'all'")
     other = tmp_path / "other.json"
     other.write_text('{"schema": "ddpsim.workload/1"}')

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ddpsim.bucketing.order.predictors import predictor
 from ddpsim.common.errors import InputError
 from ddpsim.common.options.own import convert_exit
-from ddpsim.order.predictors import predictor
 from ddpsim.schedules.named import scheme_named
 
 MODULE = "import sys\ndef function(*setup): sys.exit()\n"

@@ -10,10 +10,10 @@ import pytest
 
 from ddpsim import Calibration, load_topology
 from ddpsim.bucketing import Parameter
+from ddpsim.bucketing.order.predictors import MeanReady
 from ddpsim.common import shipped
 from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.jobs.simulated import Options
-from ddpsim.order.predictors import MeanReady
 from ddpsim.orderbench import Bench, BenchMachine, bench
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.orderbench.replaying import replayed
@@ -108,9 +108,14 @@ def test_the_consensus_costs_a_message():
 
 def test_a_predictor_of_ones_own_runs_as_an_object_a_class_and_by_its_path():
     made = trace(*[[BACKWARDS, FORWARDS] * (STEPS // 2)] * 4)
-    found = rows(made, ("mean", MeanReady, MeanReady(), "ddpsim.order.predictors:MeanReady"), ("drift:1:3",))
+    found = rows(made, ("mean", MeanReady, MeanReady(), "ddpsim.bucketing.order.predictors:MeanReady"), ("drift:1:3",))
     assert len({row.step_s for row in found}) == 1
-    assert [row.predictor for row in found] == ["mean", "MeanReady", "MeanReady", "ddpsim.order.predictors:MeanReady"]
+    assert [row.predictor for row in found] == [
+        "mean",
+        "MeanReady",
+        "MeanReady",
+        "ddpsim.bucketing.order.predictors:MeanReady",
+    ]
 
 
 def test_missing_gradients_are_found_by_torchs_search_which_never_rebuilds():

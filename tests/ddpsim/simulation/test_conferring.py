@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.bucketing.order.predictors import MeanReady
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.errors import InputError
-from ddpsim.order.predictors import MeanReady
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.job import Job
@@ -37,7 +37,12 @@ def groups(predictor, order="drift:1:4"):
 
 
 def test_a_class_an_object_and_a_path_are_one_predictor():
-    assert groups("mean") == groups(MeanReady) == groups(MeanReady()) == groups("ddpsim.order.predictors:MeanReady")
+    assert (
+        groups("mean")
+        == groups(MeanReady)
+        == groups(MeanReady())
+        == groups("ddpsim.bucketing.order.predictors:MeanReady")
+    )
     assert groups(Backwards) != groups("mean")
     assert [index for group in groups(Backwards) for index in group] == list(range(8))
 

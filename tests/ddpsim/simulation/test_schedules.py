@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.bucketing.order.predictors import MeanReady
 from ddpsim.collectives.execute import Collectives
 from ddpsim.common.errors import PlanError
 from ddpsim.common.operation import Operation
-from ddpsim.order.predictors import MeanReady
 from ddpsim.schedules.points import Point, PointKind
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import ddp, naive

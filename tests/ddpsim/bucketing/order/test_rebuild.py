@@ -7,13 +7,13 @@ import statistics
 import pytest
 
 from ddpsim.bucketing import BucketCaps, Parameter, rebuilt_plan, unused_plan
+from ddpsim.bucketing.order.agreement import plan_tau
+from ddpsim.bucketing.order.arrivals import Arrivals, from_times
+from ddpsim.bucketing.order.policy import OrderPolicy
+from ddpsim.bucketing.order.predictors import LastArrival, MeanReady
+from ddpsim.bucketing.order.rebuild import Never, Once, OnDrift, rebuild
+from ddpsim.bucketing.order.replay import Rebuilt, replay
 from ddpsim.common.errors import InputError, UnknownNameError
-from ddpsim.order.agreement import plan_tau
-from ddpsim.order.arrivals import Arrivals, from_times
-from ddpsim.order.policy import OrderPolicy
-from ddpsim.order.predictors import LastArrival, MeanReady
-from ddpsim.order.rebuild import Never, Once, OnDrift, rebuild
-from ddpsim.order.replay import Rebuilt, replay
 
 PARAMETERS = [Parameter(f"p{i}", (256,)) for i in range(8)]
 CAPS = BucketCaps(bucket_cap_mb=2 / 1024)  # two parameters a bucket

@@ -8,12 +8,12 @@ import pickle
 
 import pytest
 
+from ddpsim.bucketing.order.arrivals import Arrivals
+from ddpsim.bucketing.order.policy import OrderPolicy
+from ddpsim.bucketing.order.predictors import GROUP, PREDICTORS, ByBranch, ByContext, MeanReady, predictor
+from ddpsim.bucketing.order.rebuild import OnDrift
+from ddpsim.bucketing.order.replay import replay
 from ddpsim.common.errors import InputError, UnknownNameError
-from ddpsim.order.arrivals import Arrivals
-from ddpsim.order.policy import OrderPolicy
-from ddpsim.order.predictors import GROUP, PREDICTORS, ByBranch, ByContext, MeanReady, predictor
-from ddpsim.order.rebuild import OnDrift
-from ddpsim.order.replay import replay
 
 NAN = math.nan
 
@@ -87,8 +87,10 @@ def test_every_built_in_one_keeps_an_order_that_never_changes(name):
 
 
 def test_an_installed_package_offers_one_by_an_entry_point(monkeypatch):
-    offered = importlib.metadata.EntryPoint("average", "ddpsim.order.predictors:MeanReady", GROUP)
-    monkeypatch.setattr("ddpsim.order.predictors.entry_points", lambda group: [offered] if group == GROUP else [])
+    offered = importlib.metadata.EntryPoint("average", "ddpsim.bucketing.order.predictors:MeanReady", GROUP)
+    monkeypatch.setattr(
+        "ddpsim.bucketing.order.predictors.entry_points", lambda group: [offered] if group == GROUP else []
+    )
     assert isinstance(predictor("average"), MeanReady)
     with pytest.raises(UnknownNameError, match="did you mean average"):
         predictor("averag")
@@ -106,10 +108,10 @@ def test_an_object_is_copied_so_that_ranks_learn_apart():
     [
         ("nearest", "unknown predictor 'nearest'"),
         ("nowhere:Nearest", "predictor 'nowhere:Nearest': cannot be imported: ModuleNotFoundError"),
-        ("ddpsim.order.predictors:Nearest", "cannot be imported: AttributeError"),
-        ("ddpsim.order.predictors:GROUP", "is neither a class nor a function"),
-        ("ddpsim.order.arrivals:Arrivals", "cannot be made: TypeError"),
-        ("ddpsim.order.rebuild:Once", r"Once has no method observe\(\)"),
+        ("ddpsim.bucketing.order.predictors:Nearest", "cannot be imported: AttributeError"),
+        ("ddpsim.bucketing.order.predictors:GROUP", "is neither a class nor a function"),
+        ("ddpsim.bucketing.order.arrivals:Arrivals", "cannot be made: TypeError"),
+        ("ddpsim.bucketing.order.rebuild:Once", r"Once has no method observe\(\)"),
         (3, r"int has no method observe\(\)"),
     ],
 )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ddpsim.order.agreement import plan_tau
-from ddpsim.order.arrivals import arrivals_in
+from ddpsim.bucketing.order.agreement import plan_tau
+from ddpsim.bucketing.order.arrivals import arrivals_in
 from ddpsim.trace.records import BucketTimes, Trace
 
 

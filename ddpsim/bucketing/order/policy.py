@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from ddpsim.bucketing.order.agreement import plan_tau
+from ddpsim.bucketing.order.arrivals import Arrivals
+from ddpsim.bucketing.order.consensus import CONSENSUS, arrange, consensus
+from ddpsim.bucketing.order.predictors import KnowsContext, LastArrival, Predictor
+from ddpsim.bucketing.order.rebuild import Once, Rebuild
 from ddpsim.common.errors import InputError, UnknownNameError
-from ddpsim.order.agreement import plan_tau
-from ddpsim.order.arrivals import Arrivals
-from ddpsim.order.consensus import CONSENSUS, arrange, consensus
-from ddpsim.order.predictors import KnowsContext, LastArrival, Predictor
-from ddpsim.order.rebuild import Once, Rebuild
 
 Gather = Callable[[Sequence[float]], Sequence[Sequence[float]]]
 """Gives this rank's times to all ranks and returns those of all, by rank; the same answer everywhere."""
@@ -196,7 +196,7 @@ class OrderPolicy:
 
     def _failed(self, method: str, error: Exception) -> InputError:
         what = f"{type(self._predictor).__name__}.{method}() raised {type(error).__name__}: {error}"
-        return InputError(what, remedy="see ddpsim.order.Predictor for what it is given")
+        return InputError(what, remedy="see ddpsim.bucketing.order.Predictor for what it is given")
 
 
 def _time(value: object) -> float | None:

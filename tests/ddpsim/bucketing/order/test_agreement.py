@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.order.agreement import kendall_tau, order_report, plan_tau, ready_tau
-from ddpsim.order.arrivals import Arrivals
+from ddpsim.bucketing.order.agreement import kendall_tau, order_report, plan_tau, ready_tau
+from ddpsim.bucketing.order.arrivals import Arrivals
 from tests import strategies
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ddpsim.order.arrivals import Arrivals
-from ddpsim.order.policy import Decision, OrderPolicy
+from ddpsim.bucketing.order.arrivals import Arrivals
+from ddpsim.bucketing.order.policy import Decision, OrderPolicy
 
 Assign = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 

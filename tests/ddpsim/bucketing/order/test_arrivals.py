@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.order.arrivals import Arrivals, arrivals_of, from_times
+from ddpsim.bucketing.order.arrivals import Arrivals, arrivals_of, from_times
 from ddpsim.trace.records import Gradient, Trace
 from tests.traces import example_trace
 

@@ -2,18 +2,18 @@
 
 Standard library only, shared by the simulator and the executor, like the bucketing policy it feeds. What a script needs
 may be imported from here; it is read when it is first asked for. Functions named as their modules are imported from
-those: `ddpsim.order.consensus`, `ddpsim.order.rebuild`, `ddpsim.order.replay`.
+those: `ddpsim.bucketing.order.consensus`, `ddpsim.bucketing.order.rebuild`, `ddpsim.bucketing.order.replay`.
 """
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ddpsim.order.agreement import OrderReport, kendall_tau, order_report, plan_tau, ready_tau
-    from ddpsim.order.arrivals import Arrivals, arrivals_of, from_times
-    from ddpsim.order.consensus import CONSENSUS, arrange
-    from ddpsim.order.policy import OrderPolicy
-    from ddpsim.order.predictors import (
+    from ddpsim.bucketing.order.agreement import OrderReport, kendall_tau, order_report, plan_tau, ready_tau
+    from ddpsim.bucketing.order.arrivals import Arrivals, arrivals_of, from_times
+    from ddpsim.bucketing.order.consensus import CONSENSUS, arrange
+    from ddpsim.bucketing.order.policy import OrderPolicy
+    from ddpsim.bucketing.order.predictors import (
         ByBranch,
         ByContext,
         ExponentialMean,
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
         Predictor,
         predictor,
     )
-    from ddpsim.order.rebuild import Never, Once, OnDrift, Rebuild
-    from ddpsim.order.replay import OrderExchange, Rebuilt, conferences
+    from ddpsim.bucketing.order.rebuild import Never, Once, OnDrift, Rebuild
+    from ddpsim.bucketing.order.replay import OrderExchange, Rebuilt, conferences
 
 __all__ = [
     "CONSENSUS", "Arrivals", "ByBranch", "ByContext", "ExponentialMean", "LastArrival", "MeanReady", "Never", "OnDrift",

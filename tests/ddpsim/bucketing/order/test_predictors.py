@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpsim.bucketing.order.predictors import ExponentialMean, LastArrival, MeanReady
 from ddpsim.common.errors import InputError
-from ddpsim.order.predictors import ExponentialMean, LastArrival, MeanReady
 
 NAN = math.nan
 BACKWARDS = st.lists(st.lists(st.one_of(st.floats(0, 9), st.just(NAN)), min_size=4, max_size=4), min_size=1, max_size=9)

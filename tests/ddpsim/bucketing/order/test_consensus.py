@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpsim.bucketing.order.consensus import CONSENSUS, arrange, consensus
 from ddpsim.common.errors import UnknownNameError
-from ddpsim.order.consensus import CONSENSUS, arrange, consensus
 
 NAN = math.nan
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.order.traces import fit_document, held_back_s, plan_fits
+from ddpsim.bucketing.order.traces import fit_document, held_back_s, plan_fits
 from ddpsim.trace.records import Gradient, Trace
 from tests.traces import example_trace
 

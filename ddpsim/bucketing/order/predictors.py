@@ -269,7 +269,7 @@ def _check_predictor(made: Any, name: str) -> Predictor:
     for method in ("observe", "predict"):
         if not callable(getattr(made, method, None)):
             what = f"{type(made).__name__} has no method {method}()"
-            raise InputError(what, place=f"predictor {name!r}", remedy="see ddpsim.order.Predictor")
+            raise InputError(what, place=f"predictor {name!r}", remedy="see ddpsim.bucketing.order.Predictor")
     return made  # type: ignore[no-any-return]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from statistics import fmean
 
-from ddpsim.order.arrivals import Arrivals
+from ddpsim.bucketing.order.arrivals import Arrivals
 
 
 def kendall_tau(first: Sequence[int], second: Sequence[int]) -> float:
