@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ddpsim import compression
+from ddpsim.schedules import compression
 
 TINY = torch.finfo(torch.float32).tiny
 

@@ -1,4 +1,4 @@
-"""What compressing costs on a device, as the constants of `ddpsim.compression.Roofline`."""
+"""What compressing costs on a device, as the constants of `ddpsim.schedules.compression.Roofline`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ddpsim import compression
+from ddpsim.schedules import compression
 
 LEAST_BYTE_S = 1e-13
 """Seconds a byte of a memory faster than any: what a fit that finds none for bytes says; 10 TB/s."""

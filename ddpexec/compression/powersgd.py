@@ -12,7 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_h
 
 from ddpexec.groups.process_groups import timeout_of
 from ddpexec.groups.waiting import wait_within
-from ddpsim import compression
+from ddpsim.schedules import compression
 
 START_ITERATION = 10
 """The first compressed iteration: after the rebuild of the buckets, which PowerSGD's state would not outlive."""

@@ -12,13 +12,13 @@ from ddpexec.compression.adaptive import AdaptiveState, adaptive_hook
 from ddpexec.compression.codecs import OneBitCodec, TopKCodec
 from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
 from ddpexec.compression.powersgd import powersgd_hook, powersgd_state
-from ddpsim import compression
+from ddpsim.schedules import compression
 
 
 def hook_for(
     name: str, process_group: dist.ProcessGroup | None = None, *, feedback: bool = True
 ) -> tuple[Any, Callable[..., Any]]:
-    """Return (state, hook) for `register_comm_hook`, by a name that `ddpsim.compression.scheme` reads.
+    """Return (state, hook) for `register_comm_hook`, by a name that `ddpsim.schedules.compression.scheme` reads.
 
     fp16 and bf16 are torch's own hooks, PowerSGD is torch's behind `powersgd_hook`; signs, top-k and adaptive precision
     come with error feedback, and the last finds the bits that its name gives a prediction by itself. Without `feedback`

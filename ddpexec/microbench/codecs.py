@@ -19,8 +19,8 @@ from ddpexec.compression.schemes import hook_for
 from ddpexec.ddp.comm_hooks import GradBucket, Hook
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.stopwatch import agree_on_median, chill, seconds_of
-from ddpsim import compression
 from ddpsim.bucketing import Parameter
+from ddpsim.schedules import compression
 
 SCHEMES = ("fp16", "bf16", "powersgd:4", "onebit", "topk:0.01", "adaptive:8")
 """Of each family one."""

@@ -16,7 +16,7 @@ from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.input_stage import InputStage, input_stage
 from ddpsim.common.options.option import Option, Section, check_at_least_one, check_choices, default_of, positive
 from ddpsim.common.options.text import factors, probabilities
-from ddpsim.compression import CompressionScheme, scheme
+from ddpsim.schedules.compression import CompressionScheme, scheme
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import without_overlap
@@ -52,7 +52,7 @@ class JobOptions:
         process_groups: round-robin process groups.
         stragglers: rank to factor on its computing time.
         comm: `real`, or `noop` for hooks and copies without any collective.
-        compression: what `ddpsim.compression.scheme` reads: `fp16`, `powersgd:4`, ...
+        compression: what `ddpsim.schedules.compression.scheme` reads: `fp16`, `powersgd:4`, ...
         drop: dotted name of a layer to the probability that an iteration leaves it out.
         drop_buckets: what buckets do where layers are left out, whose bytes are spared only where a bucket has nothing
             else: `mixed` are as without, `aligned` keep each layer apart, `remapped` move up what is left.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from ddpsim import compression
 from ddpsim.common.errors import InputError
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.planning.break_even import FASTEST, SLOWEST
@@ -15,6 +14,7 @@ from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.periods import with_assumptions
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.schedules import compression
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.job import Job
 from ddpsim.topology.link_rates import NIC, with_link_rate

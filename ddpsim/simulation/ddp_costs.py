@@ -16,7 +16,7 @@ from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, DEVICES, KERNEL_S, MODULES
 from ddpsim.collectives.nccl.loads import HOST, HOST_TO_NIC, NET, NVLINK, NVSWITCH, PCIE, XGMI
-from ddpsim.compression import CompressionScheme, Roofline
+from ddpsim.schedules.compression import CompressionScheme, Roofline
 from ddpsim.simulation.linear import Linear, Rate
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 

@@ -165,8 +165,8 @@ def _encoding(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _longer(row: Mapping[str, Any]) -> float:
     """Return by which factor a bucket of torch's default size takes longer than its prior says."""
-    from ddpsim import compression
     from ddpsim.bucketing import Parameter
+    from ddpsim.schedules import compression
 
     named = {"powersgd": "powersgd:4", "topk": "topk:0.01", "adaptive": "adaptive:8"}
     scheme = compression.scheme(named.get(row["codec"], row["codec"]))

@@ -23,10 +23,10 @@ from ddpexec.compression import (
 )
 from ddpexec.compression.adaptive import CODECS as ADAPTIVE_CODECS
 from ddpexec.compression.measure import fit
-from ddpsim import compression
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.constant import Constant
 from ddpsim.common.errors import InputError
+from ddpsim.schedules import compression
 from tests.ddpexec.groups import ranks
 from tests.profile import examples
 

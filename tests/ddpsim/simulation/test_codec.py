@@ -10,7 +10,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.common.operation import Operation
-from ddpsim.compression import scheme
+from ddpsim.schedules.compression import scheme
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import CodecCosts, Costs
 from ddpsim.topology.spec import load_topology

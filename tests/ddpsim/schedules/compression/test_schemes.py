@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim import compression
 from ddpsim.bucketing import Parameter
 from ddpsim.common.errors import InputError, UnknownNameError
-from ddpsim.compression import CodecWork, CompressedCollective, Roofline, ratio, scheme
+from ddpsim.schedules import compression
+from ddpsim.schedules.compression import CodecWork, CompressedCollective, Roofline, ratio, scheme
 from tests import strategies
 
 BUCKET = [Parameter("weight", (512, 1024)), Parameter("bias", (512,))]
