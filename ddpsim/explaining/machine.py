@@ -15,8 +15,8 @@ from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.units import format_count
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.ranks import TracedRank
-from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.measured import read_tables
+from ddpsim.topology.gpus.table import find_shipped_gpu
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.placement import place

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpsim.bucketing import BucketPlan
-from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.jobs.device_split import held_by
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.schedules.schedule import Schedule
+from ddpsim.topology.gpus.table import find_shipped_gpu
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of, kind_of
 

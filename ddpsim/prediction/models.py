@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from ddpsim.common import shipped
 from ddpsim.common.errors import WorkloadError
-from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.jobs.device_split import put_like
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import boundary_of
 from ddpsim.topology.declared import Cluster
+from ddpsim.topology.gpus.table import find_shipped_gpu
 from ddpsim.workload import Workload
 from ddpsim.workload.devices import check_devices_told
 from ddpsim.workload.files import RECORDED, locate_workload, read_workload, with_operators

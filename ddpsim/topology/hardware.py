@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from ddpsim.gpus.table import find_shipped_gpu, names
+from ddpsim.topology.gpus.table import find_shipped_gpu, names
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from functools import cache
 from ddpsim.common import shipped
 from ddpsim.common.documents.yaml_reading import read_mapping
 from ddpsim.common.errors import TopologyError, UnknownNameError, list_few
-from ddpsim.gpus.table import GpuSpec, find_shipped_gpu, names
+from ddpsim.topology.gpus.table import GpuSpec, find_shipped_gpu, names
 from ddpsim.topology.hardware import gcn_of, gpu_facts, list_known_models
 
 _MACHINES = {

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from ddpsim.gpus.table import find_shipped_gpu
+from ddpsim.topology.gpus.table import find_shipped_gpu
 from ddpsim.topology.hardware import gpu_facts, nic_kind
 from ddpsim.topology.node import GDR_LEVEL, NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, Route, find_paths

@@ -59,7 +59,7 @@ def locate_workload(name_or_path: str | Path) -> tuple[Path, str | None]:
     # Of a shipped name's whole form, `resnet50@a100-amp-b32`, the nearest whole forms help more than GPUs, or its part.
     whole = None
     if "-" in where and not shipped.is_path(base):
-        from ddpsim.gpus.table import find_shipped_gpu
+        from ddpsim.topology.gpus.table import find_shipped_gpu
 
         whole = None if find_shipped_gpu(where) else UnknownNameError.among("workload", name, shipped.names("workload"))
     try:

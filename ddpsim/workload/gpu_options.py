@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpsim.common.errors import InputError, UnknownNameError
 from ddpsim.common.units import parse_arithmetic, parse_bandwidth, parse_size
-from ddpsim.gpus.table import PRECISIONS, GpuSpec, find_shipped_gpu, gpu_from, read_gpu
+from ddpsim.topology.gpus.table import PRECISIONS, GpuSpec, find_shipped_gpu, gpu_from, read_gpu
 
 UNNAMED = "GPU"
 """What a GPU is called that options alone describe."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ddpsim.common.documents.fields import document_of
 from ddpsim.common.errors import UnknownNameError, WorkloadError
-from ddpsim.gpus.table import GpuSpec, find_by_driver_name, find_shipped_gpu, gpu_from, names
+from ddpsim.topology.gpus.table import GpuSpec, find_by_driver_name, find_shipped_gpu, gpu_from, names
 
 _GROUPED_SHARE = 0.1
 """Of a dense convolution's share: ResNeXt-50 32x4d takes 145.5 ms where ResNet-50, with nearly equal operations, takes

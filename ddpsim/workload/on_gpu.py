@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpsim.common.errors import WorkloadError
-from ddpsim.gpus.table import find_shipped_gpu
+from ddpsim.topology.gpus.table import find_shipped_gpu
 from ddpsim.workload.anchors import MEASURED_ON, RooflineFactors
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import AchievedGpu, gpu_named, kind_of

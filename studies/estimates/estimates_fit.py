@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 from ddpsim.bucketing import Parameter
-from ddpsim.gpus.table import GpuSpec
+from ddpsim.topology.gpus.table import GpuSpec
 from ddpsim.workload.gpus import (
     EAGER,
     FUSED,

@@ -10,7 +10,7 @@ from torch.utils import _runtime_estimation
 
 from ddpexec.capturing.live import own_bytes
 from ddpexec.capturing.operators import operator_of
-from ddpsim.gpus.table import find_shipped_gpu
+from ddpsim.topology.gpus.table import find_shipped_gpu
 from ddpsim.workload.gpus import EAGER
 from studies.estimates.estimates import PAGE, judge, row, torch_s
 from studies.estimates.estimates_fit import Counted, counted, fit, loss

@@ -1,4 +1,4 @@
-from ddpsim.gpus.table import find_shipped_gpu
+from ddpsim.topology.gpus.table import find_shipped_gpu
 from studies.estimates.one_gpu_steps import sources, steps
 
 

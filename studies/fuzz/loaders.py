@@ -29,7 +29,6 @@ from ddpsim.common.workers.journal import open_journal
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.tuned import read_tuning
-from ddpsim.gpus.table import read_gpu
 from ddpsim.jobs.beside_file import job_beside
 from ddpsim.measured import read_table
 from ddpsim.planning.plan_file import plan_from
@@ -37,6 +36,7 @@ from ddpsim.planning.prices import read_prices
 from ddpsim.prediction.answers import Answers, Rows
 from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.dump import dump_topology
+from ddpsim.topology.gpus.table import read_gpu
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.nccl_graph import with_graph_dump
 from ddpsim.topology.spec import load_topology, parse_topology

@@ -12,7 +12,7 @@ import pytest
 from ddpsim import load_topology, load_workload
 from ddpsim.common import compiled, shipped
 from ddpsim.common.compiled import ROOMS, read_compiled
-from ddpsim.gpus.table import read_gpu
+from ddpsim.topology.gpus.table import read_gpu
 
 
 @pytest.fixture

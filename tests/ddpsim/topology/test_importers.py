@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ddpsim.collectives.channels import find_channels
 from ddpsim.common.errors import InputError, TopologyError
-from ddpsim.gpus.table import find_shipped_gpu, names
 from ddpsim.topology.dump import dump_topology
+from ddpsim.topology.gpus.table import find_shipped_gpu, names
 from ddpsim.topology.graph import Link, Topology
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.layouts import gpu_choices

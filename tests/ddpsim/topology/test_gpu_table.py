@@ -3,7 +3,7 @@ import pytest
 from ddpsim.common import shipped
 from ddpsim.common.documents.fields import document_of
 from ddpsim.common.errors import InputError
-from ddpsim.gpus.table import find_by_driver_name, find_shipped_gpu, gpu_from, names, read_gpu
+from ddpsim.topology.gpus.table import find_by_driver_name, find_shipped_gpu, gpu_from, names, read_gpu
 
 
 def test_the_table_spans_volta_to_blackwell():
