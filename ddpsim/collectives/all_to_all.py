@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
+from ddpsim.collectives.network.fairness import Demand, LinkId
 from ddpsim.collectives.operation_schedules import exchange_pairs
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.routes import total_by_key
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.common.errors import TopologyError
-from ddpsim.network.fairness import Demand, LinkId
 
 MOST_RANKS = 256
 """Ranks whose pairs are found one by one at most; chosen by hand: 256 have 65,280, in some five seconds of a processor

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from ddpsim.collectives.network.fairness import Demand, LinkId, alone_s
 from ddpsim.collectives.routes import PlacementLinks, total_by_key
-from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import Link
 from ddpsim.topology.paths import find_paths

@@ -8,12 +8,12 @@ import simpy
 
 from ddpsim.collectives.calibration import Calibration, Curve
 from ddpsim.collectives.interpolation import RowTable
+from ddpsim.collectives.network.fairness import Demand, alone_s
+from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.scaled import TransportAround, fit_demand, fit_steps, scale_steps
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Steps, Transport
 from ddpsim.common.operation import Operation
-from ddpsim.network.fairness import Demand, alone_s
-from ddpsim.network.fluid import Network
 from ddpsim.topology.graph import Placement
 
 _CARRIED = 0.02

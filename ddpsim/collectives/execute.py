@@ -16,6 +16,8 @@ from ddpsim.collectives.curve import Correction, CurveTransport, find_curve, fin
 from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.ways import NcclPaths
+from ddpsim.collectives.network.fairness import alone_s
+from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.patterns import PatternTransport, is_pattern
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.routes import PlacementLinks
@@ -25,8 +27,6 @@ from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import AlgorithmChoice, Transport
 from ddpsim.common.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.common.operation import Operation
-from ddpsim.network.fairness import alone_s
-from ddpsim.network.fluid import Network
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import gcn_of
 

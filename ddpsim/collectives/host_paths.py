@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from ddpsim.collectives.network.fairness import LinkId
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.transport import Connection
-from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Link
 from ddpsim.topology.node import HOST_IN, HOST_OUT
 from ddpsim.topology.paths import find_paths

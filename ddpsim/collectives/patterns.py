@@ -15,6 +15,7 @@ from functools import cached_property
 
 from ddpsim.collectives import level_schedules, schedules
 from ddpsim.collectives.levels import level_sizes
+from ddpsim.collectives.network.fairness import Demand, LinkId
 from ddpsim.collectives.packing import pack_trees
 from ddpsim.collectives.rank_ways import RankPaths, TransportOverPaths
 from ddpsim.collectives.routes import total_by_key
@@ -25,7 +26,6 @@ from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.common.operation import Operation
 from ddpsim.common.strict import parse_whole_number
-from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import GPU_LINKS
 
@@ -227,8 +227,8 @@ class PatternTransport(TransportOverPaths):
         # Whoever asks for the names of patterns alone, as a machine's page does, simulates nothing.
         import simpy
 
+        from ddpsim.collectives.network.fluid import Network
         from ddpsim.collectives.steps import carry_out
-        from ddpsim.network.fluid import Network
 
         env = simpy.Environment()
         no_latency = {pair: replace(each, latency_s=0.0) for pair, each in self._connections.items()}

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.network.fairness import LinkId
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.transport import Connection, Transport
-from ddpsim.network.fairness import LinkId
 
 
 class RankPaths(ABC):

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ddpsim.network.fairness import LinkId
+from ddpsim.collectives.network.fairness import LinkId
 from ddpsim.topology.graph import NETWORK, Link, NodeTemplate, Placement
 
 Key = TypeVar("Key", bound=Hashable)

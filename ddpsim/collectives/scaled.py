@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ddpsim.collectives.network.fairness import Demand
 from ddpsim.collectives.transport import AlgorithmChoice, Connection, Steps, Transport
 from ddpsim.common.operation import Operation
-from ddpsim.network.fairness import Demand
 
 
 def scale_demand(demand: Demand, factor: float) -> Demand:

@@ -45,7 +45,7 @@ As DDP launches it:
 ('4.0 us', '4.0 us')
 
 What else is in flight on the same links slows the bytes alone: a `Transport` hands them over as a `Demand`
-(`transport.py`), and `ddpsim.network` shares the links.
+(`transport.py`), and `ddpsim.collectives.network` shares the links.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import simpy
 
+from ddpsim.collectives.network.fluid import Demand, Network
 from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
-from ddpsim.network.fluid import Demand, Network
 
 
 def carry_out(network: Network, steps: Steps) -> simpy.Event:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.network.fairness import Demand, LinkId
 from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.common.operation import Operation
-from ddpsim.network.fairness import Demand, LinkId
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import find_rank_paths, library_of, make_transport
+from ddpsim.collectives.network.fairness import LinkId
 from ddpsim.collectives.transport import Connection
 from ddpsim.common.errors import InputError
 from ddpsim.common.operation import Operation
 from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.jobs.stages import boundary_of, stages_of
-from ddpsim.network.fairness import LinkId
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.mesh import REPLICA
 from ddpsim.schedules.pipeline import count_most_under_way, count_under_way, weight_versions, works_of

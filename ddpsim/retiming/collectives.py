@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.collectives.copies import copies_of
+from ddpsim.collectives.network.fairness import alone_s
 from ddpsim.common.operation import Operation
-from ddpsim.network.fairness import alone_s
 from ddpsim.retiming.dependencies import Moments, RetimedRun, goes_apart, is_in_line, narrow
 from ddpsim.retiming.intervals import Columns, fair_rates, integrate_busy, share
 from ddpsim.retiming.prices import CollectivePrices, Prices, SentCollective

@@ -16,12 +16,12 @@ from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.copies import CopyDemand, copies_of
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
 from ddpsim.collectives.gloo.groups import adapt_to_group
+from ddpsim.collectives.network.fairness import alone_s
+from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.transport import Transport
 from ddpsim.common.operation import Operation
 from ddpsim.common.options.input_stage import InputStage
 from ddpsim.jobs.simulated import Options
-from ddpsim.network.fairness import alone_s
-from ddpsim.network.fluid import Network
 from ddpsim.schedules.copied import runs_in_rings
 from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD

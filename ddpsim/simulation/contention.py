@@ -22,9 +22,9 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from ddpsim.collectives.network.fluid import FULL, Network, Speed
 from ddpsim.collectives.transport import Transport
 from ddpsim.common.operation import Operation
-from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.graph import Collective
 from ddpsim.workload.gpus import GPUS, AchievedGpu

@@ -12,11 +12,11 @@ import simpy
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.copies import copies_of
+from ddpsim.collectives.network.fairness import alone_s
 from ddpsim.common.options.input_stage import Loader
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import plan_in_model
 from ddpsim.jobs.torch_line import torch_line
-from ddpsim.network.fairness import alone_s
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Assumptions

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import library_of
+from ddpsim.collectives.network.fluid import Network
 from ddpsim.common.errors import InputError
 from ddpsim.common.options.input_stage import Loader
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.simulated import Options
-from ddpsim.network.fluid import Network
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.contention import OnBusy, Process, Processor, slow_messages

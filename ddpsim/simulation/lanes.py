@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import simpy
 
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.network.fluid import Demand, Network
 from ddpsim.common.errors import InputError
 from ddpsim.common.operation import Operation
-from ddpsim.network.fluid import Demand, Network
 from ddpsim.schedules.mesh import STRIDED
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.topology.graph import Placement

@@ -9,11 +9,11 @@ from typing import Any
 
 import simpy
 
+from ddpsim.collectives.network.fairness import LinkId
+from ddpsim.collectives.network.fluid import Demand, Network
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scale_demand
 from ddpsim.common.operation import Operation
-from ddpsim.network.fairness import LinkId
-from ddpsim.network.fluid import Demand, Network
 from ddpsim.schedules.servers import count_sendable
 from ddpsim.simulation.graph import Collective
 from ddpsim.simulation.lanes import StreamQueue

@@ -21,13 +21,13 @@ from ddpsim.collectives.conditions import DEFAULT, CollectiveOptions
 from ddpsim.collectives.gloo import operation_steps
 from ddpsim.collectives.gloo.ways import GlooPaths
 from ddpsim.collectives.host_paths import Hop
+from ddpsim.collectives.network.fairness import Demand, LinkId, alone_s
 from ddpsim.collectives.patterns import refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps, Transport
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
-from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.topology.graph import Placement
 
 _MAX_SEGMENT_BYTES = MIB

@@ -18,13 +18,13 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import DEFAULT, CollectiveOptions
 from ddpsim.collectives.mpi.decision import ALGORITHMS, pick_algorithm
 from ddpsim.collectives.mpi.ways import EAGER_BYTES, MpiPaths
+from ddpsim.collectives.network.fairness import Demand, LinkId
 from ddpsim.collectives.patterns import PatternTransport, refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import Builder, TransferSchedule
 from ddpsim.collectives.transport import AlgorithmChoice, Steps, Transport
 from ddpsim.common.errors import TopologyError
 from ddpsim.common.operation import Operation
-from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.topology.graph import Placement
 
 _MOST_RANKS = 256

@@ -22,11 +22,11 @@ from ddpsim.collectives.nccl.loads import (
 )
 from ddpsim.collectives.nccl.shape import InSwitch, Shape
 from ddpsim.collectives.nccl.tuning import table, time_us
+from ddpsim.collectives.network.fairness import LinkId
 from ddpsim.collectives.routes import PlacedLink, PlacementLinks
 from ddpsim.collectives.switch_search import MOST_HEADS, find_switch_graph
 from ddpsim.collectives.trees import depth_and_fan, double_binary_tree
 from ddpsim.common.operation import Operation
-from ddpsim.network.fairness import LinkId
 from ddpsim.topology.domains import MNNVL_FROM, group_by_domain
 from ddpsim.topology.graph import Link, NodeTemplate, Placement
 from ddpsim.topology.hardware import gcn_of, nic_kind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from ddpsim.collectives.network.fairness import LinkId
 from ddpsim.collectives.routes import PlacedLink
-from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Link, NodeTemplate
 from ddpsim.topology.node import VertexKind
 from ddpsim.topology.paths import Route

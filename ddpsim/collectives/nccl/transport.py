@@ -21,12 +21,12 @@ from ddpsim.collectives.nccl.pieces import ll_pieces, window_of
 from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.nccl.ways import NcclPaths
+from ddpsim.collectives.network.fairness import Demand, LinkId, alone_s
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.routes import total_by_key
 from ddpsim.collectives.transport import AlgorithmChoice, Steps, Transport
 from ddpsim.common.errors import TopologyError, UnknownNameError
 from ddpsim.common.operation import Operation
-from ddpsim.network.fairness import Demand, LinkId, alone_s
 
 ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE, ALL_PAIRS)
 

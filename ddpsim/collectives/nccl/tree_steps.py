@@ -9,11 +9,11 @@ from ddpsim.collectives.channels import Channel
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import HOST, NET, reverse_route
 from ddpsim.collectives.nccl.steps import Timing, connection
+from ddpsim.collectives.network.fairness import LinkId
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.collectives.trees import double_binary_tree
-from ddpsim.network.fairness import LinkId
 
 Way = list[tuple[PlacedLink, str, float]]
 

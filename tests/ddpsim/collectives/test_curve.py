@@ -12,12 +12,12 @@ from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.curve import Correction, CurveTransport
 from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.collectives.gloo.transport import GlooTransport
+from ddpsim.collectives.network.fairness import alone_s
+from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.steps import carry_out
 from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
-from ddpsim.network.fairness import alone_s
-from ddpsim.network.fluid import Network
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job

@@ -16,11 +16,11 @@ import simpy
 
 from ddpsim import Calibration, calibrate, load_topology, read_table
 from ddpsim.collectives.gloo.groups import adapt_to_group
+from ddpsim.collectives.network.fluid import Speed
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.common.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
-from ddpsim.network.fluid import Speed
 from ddpsim.topology.graph import Placement, Topology
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import shaped

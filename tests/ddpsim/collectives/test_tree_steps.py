@@ -7,13 +7,13 @@ import simpy
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.transport import NcclTransport
+from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.collectives.tree_schedules import tree
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
-from ddpsim.network.fluid import Network
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.collectives.closed_forms import tree_s

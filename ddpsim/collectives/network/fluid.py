@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import simpy
 from simpy.events import EventPriority
 
+from ddpsim.collectives.network.fairness import Demand, LinkId, max_min_rates, share_rates, slow_by_stall
 from ddpsim.common.errors import TopologyError
-from ddpsim.network.fairness import Demand, LinkId, max_min_rates, share_rates, slow_by_stall
 
 __all__ = ["Demand", "LinkId", "Network", "max_min_rates"]
 

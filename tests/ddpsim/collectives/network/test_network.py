@@ -9,9 +9,9 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddpsim.collectives.network.fairness import share_rates
+from ddpsim.collectives.network.fluid import Demand, Network, Speed, max_min_rates
 from ddpsim.common.errors import TopologyError
-from ddpsim.network.fairness import share_rates
-from ddpsim.network.fluid import Demand, Network, Speed, max_min_rates
 from tests.profile import examples
 
 LINKS = ("a", "b", "c", "d")
