@@ -90,14 +90,14 @@ RANKS_OF_THEIR_OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
          "hosts", "trainers"),
     ),
     "pipelines": (
-        ("ddpsim/cli/pipeline.py", "ddpsim/jobs/pipeline.py", "ddpsim/jobs/stages.py", "ddpsim/planning/pipeline.py",
+        ("ddpsim/cli/pipeline.py", "ddpsim/simulation/jobs/pipeline.py", "ddpsim/simulation/jobs/stages.py", "ddpsim/planning/pipeline.py",
          "ddpsim/schedules/pipeline.py", "ddpsim/simulation/stages.py"),
         ("Pipeline", "pipeline", "StageLinks", "StageWork", "ModelPart", "StagePart", "ONLY_STAGE", "parts_of",
          "pace_of_part", "plan_in_model", "micro_batches", "stages_per_rank", "works_of", "passes_of", "beside_stages",
          "part_of_place"),
     ),
     "devices": (
-        ("ddpsim/jobs/device_split.py", "ddpsim/workload/devices.py"),
+        ("ddpsim/simulation/jobs/device_split.py", "ddpsim/workload/devices.py"),
         ("DevicePart", "DeviceTurns", "device_numbers", "buffer_devices", "part_shares", "of_device", "on_device"),
     ),
 }  # fmt: skip

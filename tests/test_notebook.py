@@ -21,8 +21,8 @@ from ddpsim import (
 from ddpsim.common.markup import SCREEN
 from ddpsim.common.tables.cells import format_band
 from ddpsim.common.units import format_time
-from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.planning.rows import PlanReport
+from ddpsim.simulation.jobs.pipeline import parse_pipeline
 from tests import pages
 
 WORKLOAD, MACHINE = load_workload("mlp"), load_topology("p3.16xlarge")

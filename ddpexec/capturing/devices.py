@@ -19,7 +19,7 @@ from ddpexec.capturing.stamps import Stamp
 from ddpexec.timing.clock import Clock, CudaClock
 from ddpexec.timing.waiting import time_between_events
 from ddpsim.common.errors import WorkloadError
-from ddpsim.jobs.device_split import Members, put_on_devices
+from ddpsim.simulation.jobs.device_split import Members, put_on_devices
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.profile import ForwardUse
 

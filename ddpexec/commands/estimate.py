@@ -17,7 +17,7 @@ from ddpsim.cli.progress import show, shown
 from ddpsim.common.errors import InputError
 from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.option import Section
-from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload

@@ -10,7 +10,7 @@ from ddpexec.running.settings import RunSettings
 from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.option import Option, Section, check_choices, default_of
 from ddpsim.common.units import parse_size
-from ddpsim.jobs.pipeline import Pipeline
+from ddpsim.simulation.jobs.pipeline import Pipeline
 
 RunOrder = Literal["gpipe", "1f1b", "interleaved"]
 """The orders that torch carries out: PipeDream's, without a flush, it does not."""

@@ -19,9 +19,9 @@ from ddpexec.errors import OptionError
 from ddpexec.models import Batch, TrainingModel
 from ddpexec.running.devices import divide_layers, refuse_tied
 from ddpexec.timing.waiting import keep_time, wait_until
-from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.jobs.stages import stages_of
 from ddpsim.schedules.units import modules_of
+from ddpsim.simulation.jobs.pipeline import Pipeline
+from ddpsim.simulation.jobs.stages import stages_of
 from ddpsim.workload import Workload
 
 

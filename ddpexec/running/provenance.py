@@ -12,7 +12,7 @@ from ddpexec.ddp.planner import ProbedLink
 from ddpexec.describe import device_model
 from ddpsim.bucketing.order.predictors import predictor_name
 from ddpsim.common.options.option import list_declared, option_values
-from ddpsim.jobs.job_options import JobOptions
+from ddpsim.simulation.jobs.job_options import JobOptions
 
 if TYPE_CHECKING:
     from ddpexec.running.run import Run

@@ -39,7 +39,7 @@ from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.common.options.input_stage import input_stage
 from ddpsim.common.other_work import ProcessorClock, find_other_work
-from ddpsim.jobs.job_options import NO_INPUT, RECORDED_INPUT
+from ddpsim.simulation.jobs.job_options import NO_INPUT, RECORDED_INPUT
 from ddpsim.trace.records import Iteration, Trace
 from ddpsim.workload import Workload
 

@@ -12,8 +12,8 @@ from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.input_stage import InputStage, input_stage
 from ddpsim.common.options.option import Option, Section, check_at_least_one
 from ddpsim.common.units import parse_bandwidth, parse_time
-from ddpsim.jobs.job_options import NO_INPUT, RECORDED_INPUT, JobOptions
 from ddpsim.schedules.named import scheme_named
+from ddpsim.simulation.jobs.job_options import NO_INPUT, RECORDED_INPUT, JobOptions
 
 Implementation = Literal["ddpexec", "torch"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
@@ -149,7 +149,7 @@ class RunSettings(JobOptions):
         Raises:
             OptionError: where no constructor argument of torch does.
         """
-        from ddpsim.jobs.torch_line import caps_giving
+        from ddpsim.simulation.jobs.torch_line import caps_giving
 
         found = self.find_unused_parameters
         caps = self.caps if plan is None else caps_giving(plan, parameters, find_unused=found)

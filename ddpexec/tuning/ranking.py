@@ -20,7 +20,6 @@ from ddpsim.common.errors import InputError
 from ddpsim.common.units import MIB
 from ddpsim.explaining.foretold import with_costs
 from ddpsim.explaining.machine import TracedMachine, machine_of
-from ddpsim.jobs.torch_line import caps_giving
 from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
 from ddpsim.planning.worth import is_list_worth_it
 from ddpsim.prediction.answers import Answers
@@ -29,6 +28,7 @@ from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.schemes import WITHOUT_BUCKETS
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.torch_line import caps_giving
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.topology.processes import lab_topology
 from ddpsim.workload import Phase, Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpsim.jobs.job_options import JobOptions
+    from ddpsim.simulation.jobs.job_options import JobOptions
     from ddpsim.trace.metrics import Summary
 
 

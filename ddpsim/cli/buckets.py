@@ -14,7 +14,7 @@ from ddpsim.cli.options import PlanFile, WorkloadName, read_plan, refuse_beside_
 from ddpsim.cli.output import Output
 from ddpsim.common.options.option import list_declared
 from ddpsim.common.tables import table_of
-from ddpsim.jobs.job_options import JobOptions
+from ddpsim.simulation.jobs.job_options import JobOptions
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketPlan
@@ -41,7 +41,7 @@ def buckets(
     """Show a model's buckets in launch order, and why each closed."""
     from ddpsim.bucketing import plan_buckets
     from ddpsim.common.files import json_text
-    from ddpsim.jobs.torch_line import torch_line
+    from ddpsim.simulation.jobs.torch_line import torch_line
     from ddpsim.workload.files import load_workload
 
     refuse_beside_plan(plan, job)

@@ -29,8 +29,8 @@ from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.option import Section
 from ddpsim.common.options.text import counts
 from ddpsim.common.workers.asked import Workers
-from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.named import schemes_named
+from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.planning.comparison import Comparison

@@ -16,7 +16,7 @@ from ddpsim.cli.output import TableOutput
 from ddpsim.common.errors import InputError
 from ddpsim.common.tables import text_of
 from ddpsim.common.workers.asked import Workers
-from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:
     pass

@@ -10,7 +10,7 @@ import typer
 from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.option import Section
 from ddpsim.common.options.text import caps
-from ddpsim.jobs.job_options import JobOptions
+from ddpsim.simulation.jobs.job_options import JobOptions
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter

@@ -12,7 +12,7 @@ from ddpsim.cli.output import Output
 from ddpsim.common.tables import table_of
 from ddpsim.common.tables.cells import ms
 from ddpsim.common.units import format_count
-from ddpsim.jobs.pipeline import Pipeline
+from ddpsim.simulation.jobs.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from ddpsim.planning.pipeline import PipelineStep
@@ -39,11 +39,11 @@ def pipeline(
 
     It is `ddpsim predict --pipeline`, with `--scheme flat` where gradients are summed after the last work.
     """
-    from ddpsim.jobs.simulated import Options
     from ddpsim.planning.pipeline import in_closed_form, is_simulated, pipeline_step, with_boundary
     from ddpsim.prediction.models import Model
     from ddpsim.prediction.predict import predict
     from ddpsim.simulation.job import Job
+    from ddpsim.simulation.jobs.simulated import Options
     from ddpsim.topology.placement import place
     from ddpsim.topology.spec import load_topology
 

@@ -29,15 +29,15 @@ from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.option import Section
 from ddpsim.common.tables import break_line
 from ddpsim.common.tables.cells import percent
-from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:
-    from ddpsim.jobs.beside import JobBeside
     from ddpsim.planning.bound import Bound
     from ddpsim.prediction.first import FirstIterations
     from ddpsim.prediction.otherwise import ConditionalStep, StepBeside
     from ddpsim.prediction.path import CriticalPath, Sensitivity
     from ddpsim.prediction.prediction import Prediction
+    from ddpsim.simulation.jobs.beside import JobBeside
     from ddpsim.trace.metrics import BucketSummary
     from ddpsim.trace.records import Trace
     from ddpsim.workload.layer_messages import ExpertParallel
@@ -158,7 +158,7 @@ def _predict_first(prediction: Prediction, count: int) -> FirstIterations:
 
 
 def _job_beside(path: str) -> JobBeside:
-    from ddpsim.jobs.beside_file import job_beside
+    from ddpsim.simulation.jobs.beside_file import job_beside
 
     return job_beside(path, "beside")
 

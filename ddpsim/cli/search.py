@@ -12,17 +12,17 @@ from ddpsim.cli.predict import warn_of_pace
 from ddpsim.cli.progress import Progress
 from ddpsim.common.errors import InputError
 from ddpsim.common.options.text import counts
-from ddpsim.jobs.pipeline import parse_pipelines
 from ddpsim.schedules.named import schemes_named
+from ddpsim.simulation.jobs.pipeline import parse_pipelines
 
 if TYPE_CHECKING:
     from ddpsim.cli.plan_arguments import PlanArguments
     from ddpsim.common.workers.asked import Workers
-    from ddpsim.jobs.simulated import Options
     from ddpsim.planning.candidates import SearchSpace
     from ddpsim.planning.rows import PlanReport
     from ddpsim.planning.search import SearchQuestion
     from ddpsim.planning.search_report import SearchReport
+    from ddpsim.simulation.jobs.simulated import Options
 
 
 def without_search(arguments: PlanArguments, options: Options) -> Options:

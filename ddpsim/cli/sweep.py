@@ -38,7 +38,7 @@ from ddpsim.common.options.text import counts
 from ddpsim.common.tables import text_of
 from ddpsim.common.units import format_count
 from ddpsim.common.workers.asked import Workers
-from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps

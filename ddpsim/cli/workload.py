@@ -25,7 +25,7 @@ from ddpsim.cli.output import Output, note
 from ddpsim.cli.sections import SectionedCommand
 from ddpsim.common.options.option import Section
 from ddpsim.common.tables import Record, table_of
-from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -239,7 +239,7 @@ def split(
 ) -> None:
     """Put consecutive layers of a workload on several devices of a rank, which then compute in turn."""
     from ddpsim.common.units import parse_size
-    from ddpsim.jobs.device_split import cut_layers, put_on_devices
+    from ddpsim.simulation.jobs.device_split import cut_layers, put_on_devices
     from ddpsim.workload.files import load_workload, with_operators
 
     check_destination(file, as_json=output.as_json)

@@ -33,10 +33,10 @@ from ddpsim.doubts.spreads import (
     at_end,
     find_fusing_spreads,
 )
-from ddpsim.jobs.graph_cuts import GraphCuts
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.ddp_costs import HOST_COSTS, Costs
+from ddpsim.simulation.jobs.graph_cuts import GraphCuts
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import (

@@ -9,7 +9,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.common.operation import Operation
 from ddpsim.common.options.option import positive
-from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
 from ddpsim.workload.order_trace import OrderTrace

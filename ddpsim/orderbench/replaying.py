@@ -17,12 +17,12 @@ from ddpsim.bucketing.order.arrivals import Arrivals
 from ddpsim.bucketing.order.consensus import arrange, consensus
 from ddpsim.bucketing.order.traces import held_back_by
 from ddpsim.common.errors import WorkloadError
-from ddpsim.jobs.plans import Plans, PolicyView, plans_of
-from ddpsim.jobs.representatives import LATEST, RankKind, SimulatedRank
-from ddpsim.jobs.simulated import Options
 from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_resolved, trace_of
+from ddpsim.simulation.jobs.plans import Plans, PolicyView, plans_of
+from ddpsim.simulation.jobs.representatives import LATEST, RankKind, SimulatedRank
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.resolve import WARM_UP, resolve
 from ddpsim.topology.graph import Placement
 from ddpsim.workload.iteration_profile import merge_latest, paces

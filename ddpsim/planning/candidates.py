@@ -13,12 +13,12 @@ from ddpsim.common.errors import InputError
 from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.option import check_at_least_one
 from ddpsim.common.units import format_count
-from ddpsim.jobs.pipeline import WHOLE_MODEL, Pipeline
-from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import boundary_of, stages_of
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.simulated_run import leave_out_repeated
 from ddpsim.schedules.named import scheme_named
+from ddpsim.simulation.jobs.pipeline import WHOLE_MODEL, Pipeline
+from ddpsim.simulation.jobs.simulated import Options
+from ddpsim.simulation.jobs.stages import boundary_of, stages_of
 from ddpsim.simulation.lanes import check_layer_groups
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.graph import Placement

@@ -8,10 +8,10 @@ from functools import lru_cache
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.doubts import join
-from ddpsim.jobs.job_options import RECORDED_INPUT
 from ddpsim.prediction.predict import local_period_s
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
+from ddpsim.simulation.jobs.job_options import RECORDED_INPUT
 from ddpsim.workload import Workload
 
 

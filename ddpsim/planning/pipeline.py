@@ -20,11 +20,11 @@ from ddpsim.collectives.transport import Connection
 from ddpsim.common.errors import InputError
 from ddpsim.common.operation import Operation
 from ddpsim.common.options.exclusions import refuse_excluded
-from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.jobs.stages import boundary_of, stages_of
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.mesh import REPLICA
 from ddpsim.schedules.pipeline import count_most_under_way, count_under_way, weight_versions, works_of
+from ddpsim.simulation.jobs.pipeline import Pipeline
+from ddpsim.simulation.jobs.stages import boundary_of, stages_of
 from ddpsim.simulation.lanes import part_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload

@@ -17,9 +17,9 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.errors import InputError
 from ddpsim.common.options.option import check_at_least_one
-from ddpsim.jobs.simulated import Options
 from ddpsim.prediction.models import Model
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.declared import Cluster
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload

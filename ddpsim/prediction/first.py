@@ -9,14 +9,14 @@ from functools import partial
 from ddpsim.common.errors import InputError
 from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.option import check_at_least_one
-from ddpsim.jobs.plans import Plans
-from ddpsim.jobs.representatives import SimulatedRank
 from ddpsim.prediction.construction import Construction, construct
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import IterationProfile, Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_resolved
+from ddpsim.simulation.jobs.plans import Plans
+from ddpsim.simulation.jobs.representatives import SimulatedRank
 from ddpsim.simulation.record import iterations_of
 from ddpsim.simulation.resolve import WARM_UP, SimulatedIterations, resolve
 from ddpsim.trace.records import Iteration

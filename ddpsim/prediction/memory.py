@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpsim.bucketing import BucketPlan
-from ddpsim.jobs.device_split import held_by
-from ddpsim.jobs.job_options import JobOptions
 from ddpsim.schedules.schedule import Schedule
+from ddpsim.simulation.jobs.device_split import held_by
+from ddpsim.simulation.jobs.job_options import JobOptions
 from ddpsim.topology.gpus.table import find_shipped_gpu
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of, kind_of

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from ddpsim.common import shipped
 from ddpsim.common.errors import WorkloadError
-from ddpsim.jobs.device_split import put_like
-from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import boundary_of
+from ddpsim.simulation.jobs.device_split import put_like
+from ddpsim.simulation.jobs.simulated import Options
+from ddpsim.simulation.jobs.stages import boundary_of
 from ddpsim.topology.declared import Cluster
 from ddpsim.topology.gpus.table import find_shipped_gpu
 from ddpsim.workload import Workload

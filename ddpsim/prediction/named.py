@@ -11,13 +11,13 @@ from typing import overload
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.errors import InputError
 from ddpsim.common.workers.crew import WorkerPool
-from ddpsim.jobs.simulated import Options
 from ddpsim.prediction import predict as simulated
 from ddpsim.prediction.answers import Answers, computing, name_job
 from ddpsim.prediction.arguments import MACHINE, on_own_gpus, take_names
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.workload import Workload

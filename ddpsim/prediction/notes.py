@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.units import format_bandwidth
-from ddpsim.jobs.simulated import Options
 from ddpsim.prediction.memory import Memory
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import MEASURED_ON

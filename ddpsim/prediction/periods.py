@@ -9,13 +9,13 @@ import numpy as np
 
 from ddpsim.prediction.prediction import AlternativeStep, Prediction
 from ddpsim.prediction.simulated_run import SAME, SimulatedRun, is_settled, shorten_run, simulated_period_s
-from ddpsim.retiming.dependencies import Dependencies
-from ddpsim.retiming.prices import has_prices
-from ddpsim.retiming.retime import periods_s, run_again
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.resolve import SimulatedIterations
+from ddpsim.simulation.retiming.dependencies import Dependencies
+from ddpsim.simulation.retiming.prices import has_prices
+from ddpsim.simulation.retiming.retime import periods_s, run_again
 from ddpsim.simulation.run import Progress
 from ddpsim.trace.metrics import Summary, summarise
 

@@ -18,7 +18,6 @@ from ddpsim.common.units import format_count, format_time
 from ddpsim.common.version import __version__
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
-from ddpsim.jobs.graph_cuts import GraphCuts
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.notes import calibration_notes, codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
@@ -27,6 +26,7 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.engine import Simulated, trace_of
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.graph_cuts import GraphCuts
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import OVER_ITERATIONS, Summary, summarise
 from ddpsim.trace.records import MOMENTS

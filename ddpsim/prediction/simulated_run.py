@@ -28,7 +28,7 @@ from ddpsim.workload.files import load_workload
 from ddpsim.workload.replayed import single_clock, spread_out, with_optimizer
 
 if TYPE_CHECKING:
-    from ddpsim.retiming.dependencies import Dependencies
+    from ddpsim.simulation.retiming.dependencies import Dependencies
 
 LONGEST, _OF_LONGER = 128, 8
 """Micro-batches of a step that are all simulated for its period, and how many of them where there are more."""

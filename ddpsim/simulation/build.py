@@ -11,11 +11,11 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from ddpsim.common.operation import Operation
-from ddpsim.jobs.updates import ForwardWait
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.schedules.schedule import Pass
 from ddpsim.simulation.ddp_costs import KERNELS
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
+from ddpsim.simulation.jobs.updates import ForwardWait
 from ddpsim.simulation.phases import DeviceTurns, OptimizerBuilder, PreForwardBuilder
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.setting import ForwardStop, Launches, RankConfiguration, Scheduled

@@ -21,7 +21,6 @@ from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.transport import Transport
 from ddpsim.common.operation import Operation
 from ddpsim.common.options.input_stage import InputStage
-from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.copied import runs_in_rings
 from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD
@@ -38,6 +37,7 @@ from ddpsim.simulation.graph import (
     CollectiveKey,
     Copy,
 )
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.lanes import (
     LaneGroup,
     SharedNetwork,

@@ -14,15 +14,15 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.copies import copies_of
 from ddpsim.collectives.network.fairness import alone_s
 from ddpsim.common.options.input_stage import Loader
-from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import plan_in_model
-from ddpsim.jobs.torch_line import torch_line
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import Copy, StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, find_repeated_s, start
+from ddpsim.simulation.jobs.simulated import Options
+from ddpsim.simulation.jobs.stages import plan_in_model
+from ddpsim.simulation.jobs.torch_line import torch_line
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
 from ddpsim.simulation.resolve import (
     WARM_UP,

@@ -10,7 +10,7 @@ from typing import Any
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.options.option import option_values
 from ddpsim.common.version import __version__
-from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.declared import Cluster
 from ddpsim.topology.placement import Placement, place
 from ddpsim.workload import Workload

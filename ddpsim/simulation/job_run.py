@@ -20,12 +20,12 @@ from ddpsim.collectives.execute import library_of
 from ddpsim.collectives.network.fluid import Network
 from ddpsim.common.errors import InputError
 from ddpsim.common.options.input_stage import Loader
-from ddpsim.jobs.beside import JobBeside
-from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.contention import OnBusy, Process, Processor, slow_messages
 from ddpsim.simulation.graph import StepGraph
+from ddpsim.simulation.jobs.beside import JobBeside
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.lanes import SharedNetwork
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, Workloads, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.common.operation import Operation
-from ddpsim.jobs.updates import OptimizerUpdate
 from ddpsim.simulation.graph import BATCH, BUFFERS, BUFFERS_PART, Cause, Copy, IterationNodes, NodeKind
+from ddpsim.simulation.jobs.updates import OptimizerUpdate
 from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.setting import Launches, RankConfiguration

@@ -15,20 +15,20 @@ import simpy
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.copies import byte_copy_s
-from ddpsim.jobs.device_split import check_devices
-from ddpsim.jobs.graph_cuts import split_into_graphs
-from ddpsim.jobs.job_options import NO_INPUT
-from ddpsim.jobs.plans import Plans, PolicyView, plans_of
-from ddpsim.jobs.refusals import check_extent, check_schedule, check_templates
-from ddpsim.jobs.representatives import RankKind, SimulatedRank, draws_of
-from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import ModelPart, pace_of_part
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import Assumptions, JobResources
 from ddpsim.simulation.ddp_costs import CodecCosts, Costs
 from ddpsim.simulation.graph import ExecutionModel
+from ddpsim.simulation.jobs.device_split import check_devices
+from ddpsim.simulation.jobs.graph_cuts import split_into_graphs
+from ddpsim.simulation.jobs.job_options import NO_INPUT
+from ddpsim.simulation.jobs.plans import Plans, PolicyView, plans_of
+from ddpsim.simulation.jobs.refusals import check_extent, check_schedule, check_templates
+from ddpsim.simulation.jobs.representatives import RankKind, SimulatedRank, draws_of
+from ddpsim.simulation.jobs.simulated import Options
+from ddpsim.simulation.jobs.stages import ModelPart, pace_of_part
 from ddpsim.simulation.lanes import check_layer_groups
 from ddpsim.simulation.scheduling import (
     BucketSchedules,

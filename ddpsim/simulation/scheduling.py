@@ -16,8 +16,6 @@ from ddpsim.bucketing.drop import remap_gradients
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.common.operation import Operation
-from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.updates import updates_of
 from ddpsim.schedules.copied import (
     is_copied_out,
     is_filled_by_hooks,
@@ -32,6 +30,8 @@ from ddpsim.schedules.schemes import ddp
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation.ddp_costs import Costs, Encoding
 from ddpsim.simulation.graph import PlannedMessage
+from ddpsim.simulation.jobs.simulated import Options
+from ddpsim.simulation.jobs.updates import updates_of
 from ddpsim.simulation.lanes import part_of, share_of_together
 from ddpsim.simulation.setting import RankConfiguration, Scheduled
 from ddpsim.topology.graph import Placement

@@ -13,14 +13,14 @@ from statistics import median
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.common.errors import PlanError
 from ddpsim.common.options.input_stage import InputStage
-from ddpsim.jobs.plans import Plans
-from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import ModelPart, StagePart
-from ddpsim.jobs.updates import WHOLE_UPDATE, ForwardWait, OptimizerUpdate
 from ddpsim.schedules.points import Point
 from ddpsim.schedules.schedule import Lane, Schedule, gradient_points, queue_of
 from ddpsim.simulation.ddp_costs import ENTER_S, KERNELS, CodecCosts, Costs
 from ddpsim.simulation.graph import ExecutionModel, PlannedMessage
+from ddpsim.simulation.jobs.plans import Plans
+from ddpsim.simulation.jobs.simulated import Options
+from ddpsim.simulation.jobs.stages import ModelPart, StagePart
+from ddpsim.simulation.jobs.updates import WHOLE_UPDATE, ForwardWait, OptimizerUpdate
 from ddpsim.simulation.linear import Linear
 from ddpsim.workload import Workload
 from ddpsim.workload.devices import DevicePart, device_numbers, part_shares

@@ -17,9 +17,9 @@ from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.point_to_point import PointToPoint
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.transport import Transport
-from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.schedules.mesh import DATA, SENDS, TENSOR, stage_of_group
 from ddpsim.schedules.schedule import Lane
+from ddpsim.simulation.jobs.pipeline import Pipeline
 from ddpsim.simulation.lanes import LaneGroup, SharedNetwork, part_of, share_of_together
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.placement import place

@@ -21,7 +21,7 @@ def test_a_machine_is_shown_without_the_simulation() -> None:
 
 
 def test_what_reads_a_job_beside_is_imported_where_there_is_one() -> None:
-    asked = "import sys, ddpsim.simulation; print('ddpsim.jobs.beside_file' in sys.modules)"
+    asked = "import sys, ddpsim.simulation; print('ddpsim.simulation.jobs.beside_file' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

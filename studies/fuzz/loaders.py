@@ -29,12 +29,12 @@ from ddpsim.common.workers.journal import open_journal
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.tuned import read_tuning
-from ddpsim.jobs.beside_file import job_beside
 from ddpsim.measured import read_table
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.planning.prices import read_prices
 from ddpsim.prediction.answers import Answers, Rows
 from ddpsim.prediction.document import load_prediction
+from ddpsim.simulation.jobs.beside_file import job_beside
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.gpus.table import read_gpu
 from ddpsim.topology.importers import import_topology

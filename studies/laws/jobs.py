@@ -17,7 +17,6 @@ from ddpsim.collectives.nccl.tuning import ll_max, tree_max
 from ddpsim.collectives.transport import Transport
 from ddpsim.common.errors import InputError
 from ddpsim.common.operation import Operation
-from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.sensitivities import PERCENT, sensitivities_of
@@ -25,6 +24,7 @@ from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation import job as simulation_job
 from ddpsim.simulation.ddp_costs import HOST_COSTS
+from ddpsim.simulation.jobs.pipeline import Pipeline
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink
 from ddpsim.topology.dump import dump_topology

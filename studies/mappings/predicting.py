@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ddpsim.jobs.pipeline import Mapping, Pipeline
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.pipeline import Order
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.pipeline import Mapping, Pipeline
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import RooflineFactors
 from studies.accuracy.systems import machine

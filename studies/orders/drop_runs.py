@@ -20,10 +20,10 @@ from statistics import fmean
 from typing import Any
 
 from ddpsim.common.files import json_text, write_whole
-from ddpsim.jobs.job_options import DropBuckets
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.job_options import DropBuckets
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from studies.command import parser

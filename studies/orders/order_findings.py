@@ -16,11 +16,11 @@ from typing import Any
 
 from ddpsim.common import shipped
 from ddpsim.common.files import json_text, write_whole
-from ddpsim.jobs.job_options import DropBuckets
 from ddpsim.orderbench import Bench, BenchMachine, bench
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.job_options import DropBuckets
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.order_trace import OrderTrace, load_order_trace

@@ -20,7 +20,7 @@ from statistics import fmean
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import make_transport
-from ddpsim.jobs.representatives import expected_largest
+from ddpsim.simulation.jobs.representatives import expected_largest
 from ddpsim.workload.gpus import gpu_named
 from studies.command import parser
 from studies.published.gpu_steps import prediction

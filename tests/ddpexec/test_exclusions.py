@@ -26,11 +26,11 @@ from ddpsim.common.options.exclusions import TABLE, Exclusion, is_given, refuse_
 from ddpsim.common.workers.asked import Workers
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.machine import machine_of
-from ddpsim.jobs.device_split import check_devices, cut_layers, put_on_devices
-from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
 from ddpsim.planning.pipeline import in_closed_form
 from ddpsim.prediction.first import check_first
 from ddpsim.schedules.sharded import FullyShard
+from ddpsim.simulation.jobs.device_split import check_devices, cut_layers, put_on_devices
+from ddpsim.simulation.jobs.pipeline import Pipeline, parse_pipeline
 from ddpsim.topology.placement import place
 
 WORKLOAD = load_workload("mlp")

@@ -23,7 +23,7 @@ def flags(option: Declared) -> list[str]:
 def format_arguments(kind: type, values: Mapping[str, Any]) -> list[str]:
     """Return the arguments that say `values`, by field name, of the dataclass `kind`; defaults are left out.
 
-    >>> from ddpsim.jobs.job_options import JobOptions
+    >>> from ddpsim.simulation.jobs.job_options import JobOptions
     >>> format_arguments(JobOptions, {"accumulate": 2, "broadcast_buffers": False, "stragglers": {3: 1.5}, "seed": 0})
     ['--accumulate', '2', '--no-broadcast-buffers', '--straggler', '3:1.5']
     """

@@ -10,7 +10,7 @@ from ddpexec.errors import OptionError  # noqa: E402
 from ddpexec.groups.process_groups import Communicator, round_robin  # noqa: E402
 from ddpexec.running.orders import BLOCK, NEVER, ORACLE, TORCH, Arm, measure_arms, run_orders  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
-from ddpsim.jobs.job_options import JobOptions  # noqa: E402
+from ddpsim.simulation.jobs.job_options import JobOptions  # noqa: E402
 from ddpsim.workload.order_trace import load_order_trace  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 

@@ -19,9 +19,9 @@ from ddpexec.running.pipeline_options import PipelineOptions
 from ddpexec.running.settings import DISCARDED, RunSettings
 from ddpsim.cli.app import run
 from ddpsim.common.errors import InputError
-from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.planning.pipeline import stages_of
 from ddpsim.schedules.pipeline import find_end_times, works_of
+from ddpsim.simulation.jobs.pipeline import Pipeline
 from ddpsim.workload.files import save_workload
 from tests import forked
 from tests.ddpexec.groups import ranks

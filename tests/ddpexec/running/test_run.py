@@ -13,9 +13,9 @@ from ddpexec.running.run import Run
 from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings
 from ddpsim.bucketing import BucketCaps
 from ddpsim.common.errors import InputError
-from ddpsim.jobs.simulated import Options
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_rank, write_trace
 from ddpsim.trace.metrics import summarise

@@ -14,11 +14,11 @@ from torch import nn
 from ddpsim.bucketing import BucketCaps, Parameter, unused_plan
 from ddpsim.bucketing.caps import NO_CALL
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.jobs.torch_line import caps_giving
 from ddpsim.planning.planner import plan
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.torch_line import caps_giving
 from ddpsim.topology.spec import load_topology
 from tests.ddpexec.groups import ranks
 from tests.ddpsim.simulation.builders import named, workload

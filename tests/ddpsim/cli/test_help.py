@@ -9,8 +9,8 @@ import pytest
 from ddpsim.cli.app import whole_command
 from ddpsim.cli.flags import find_command
 from ddpsim.common.options.option import Section, list_declared
-from ddpsim.jobs.job_options import JobOptions
-from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.jobs.job_options import JobOptions
+from ddpsim.simulation.jobs.simulated import Options
 
 
 def test_what_a_switch_is_and_what_switches_it_off_are_two_lines() -> None:

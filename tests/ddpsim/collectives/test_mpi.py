@@ -17,10 +17,10 @@ from ddpsim.collectives.mpi.transport import MpiTransport
 from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
-from ddpsim.jobs.simulated import Options
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from tests.ddpsim.collectives import closed_forms
 from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.shaped import shaped

@@ -10,7 +10,6 @@ import pytest
 from ddpsim import InputError, Options, load_topology
 from ddpsim.collectives.execute import make_transport
 from ddpsim.common.operation import Operation
-from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.planning.pipeline import PipelineStep, in_closed_form, pipeline_step
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.pipeline import (
@@ -23,6 +22,7 @@ from ddpsim.schedules.pipeline import (
     works_of,
 )
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.pipeline import Pipeline
 from ddpsim.workload import Workload
 from tests.ddpsim.simulation.builders import ALIKE, named, workload
 

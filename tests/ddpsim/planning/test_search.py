@@ -13,7 +13,6 @@ import pytest
 from ddpsim import BucketCaps, InputError, Options, load_topology, load_workload
 from ddpsim.cli.plan_text import search_text
 from ddpsim.common.units import MIB
-from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.planning.best_buckets import CAPS_MB
 from ddpsim.planning.candidates import NOT_DIVIDED, NOT_FITTING, NOT_TOGETHER, SLOWER, SearchCandidate, SearchSpace
 from ddpsim.planning.quick_step import QuickStep, quick_step
@@ -23,8 +22,9 @@ from ddpsim.planning.worth import NO_GAIN, WORTH_IT, is_advised
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.retiming.retime import SETTLED_EFFECT
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.pipeline import parse_pipeline
+from ddpsim.simulation.retiming.retime import SETTLED_EFFECT
 
 SCHEMES = ("ddp", "zero1", "fsdp2")
 

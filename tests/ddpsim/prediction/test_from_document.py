@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from ddpsim import BucketCaps, Calibration, InputError, Options, Prediction, load_topology, load_workload, predict
-from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.planning.best_buckets import pipeline_plan
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.prediction.predict import gain_band
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.pipeline import parse_pipeline
 
 PRIORS = Calibration.priors("nccl")
 CASES: dict[str, dict[str, Any]] = {

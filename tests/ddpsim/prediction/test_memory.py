@@ -10,12 +10,12 @@ from ddpsim import Options, load_topology, load_workload, plan
 from ddpsim.bucketing import initial_plan
 from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import warn_of_pace
-from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.prediction.memory import CONTEXT_BYTES, SLACK, Memory
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.pipeline import parse_pipeline
 
 GIB = 1 << 30
 

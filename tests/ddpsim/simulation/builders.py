@@ -8,11 +8,11 @@ import simpy
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.execute import Collectives
 from ddpsim.common.operation import Operation
-from ddpsim.jobs.plans import plans_of
-from ddpsim.jobs.representatives import draws_of
 from ddpsim.simulation import Options, Simulated
 from ddpsim.simulation.ddp_costs import remove_overlap_costs
 from ddpsim.simulation.engine import run_resolved, trace_of
+from ddpsim.simulation.jobs.plans import plans_of
+from ddpsim.simulation.jobs.representatives import draws_of
 from ddpsim.simulation.resolve import SimulatedIterations, Workloads, resolve
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-import ddpsim.retiming
 import ddpsim.simulation
+import ddpsim.simulation.retiming
 from ddpsim.common.errors import DdpsimError
-from ddpsim.retiming.retime import run_again
 from ddpsim.simulation import Options, resolve
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_job
+from ddpsim.simulation.retiming.retime import run_again
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload
 
-ROOMS = [Path(each.__file__).parent for each in (ddpsim.retiming, ddpsim.simulation)]
+ROOMS = [Path(each.__file__).parent for each in (ddpsim.simulation.retiming, ddpsim.simulation)]
 ABOVE = {"resolve.py", "engine.py", "__init__.py"}
 """What resolves, and what calls it."""
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ddpsim.common.errors import InputError
-from ddpsim.jobs.representatives import RankKind, draw_latest, factors_of
-from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.jobs.representatives import RankKind, draw_latest, factors_of
+from ddpsim.simulation.jobs.straggling import StragglerDistribution
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.iteration_profile import paces

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.common.errors import WorkloadError
-from ddpsim.jobs.device_split import cut_layers, put_like, put_on_devices
 from ddpsim.prediction.models import Model
+from ddpsim.simulation.jobs.device_split import cut_layers, put_like, put_on_devices
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload, with_operators, workload_document, workload_from
 

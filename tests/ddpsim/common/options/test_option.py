@@ -14,8 +14,8 @@ from ddpsim.cli.flags import error_in_flags, flags_of
 from ddpsim.common.options.arguments import format_arguments
 from ddpsim.common.options.option import Option, build, check_choices, list_declared, option_values
 from ddpsim.common.options.text import factors, layers_by_rank
-from ddpsim.jobs.job_options import JobOptions
-from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.jobs.job_options import JobOptions
+from ddpsim.simulation.jobs.simulated import Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.bucketing.compiled import graph_splits
-from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.iteration_profile import IterationProfile

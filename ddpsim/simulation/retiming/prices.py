@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.transport import AlgorithmChoice
 from ddpsim.common.operation import Operation
-from ddpsim.jobs.representatives import LATEST, SimulatedRank
-from ddpsim.retiming.dependencies import is_in_line, numbers_of
-from ddpsim.retiming.intervals import Columns
 from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
 from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, Collective, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.jobs.representatives import LATEST, SimulatedRank
 from ddpsim.simulation.linear import PER, Terms
+from ddpsim.simulation.retiming.dependencies import is_in_line, numbers_of
+from ddpsim.simulation.retiming.intervals import Columns
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.gpus import AchievedGpu

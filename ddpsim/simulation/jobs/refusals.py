@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.common.errors import InputError
-from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.schedule import Schedule
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 

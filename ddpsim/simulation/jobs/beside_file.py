@@ -13,8 +13,8 @@ from ddpsim.common.errors import InputError
 from ddpsim.common.files import display_name, read_text
 from ddpsim.common.options.keys import values_of, with_options
 from ddpsim.common.options.option import build
-from ddpsim.jobs.beside import JobBeside
-from ddpsim.jobs.job_options import JobOptions
+from ddpsim.simulation.jobs.beside import JobBeside
+from ddpsim.simulation.jobs.job_options import JobOptions
 from ddpsim.topology.bounds import MOST_GPUS, MOST_NODES
 
 _START = "start with `workload:` and `nodes:`"

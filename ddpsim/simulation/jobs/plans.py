@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
-from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.iteration_profile import IterationProfile
 

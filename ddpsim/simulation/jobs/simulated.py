@@ -14,20 +14,20 @@ from ddpsim.common.errors import InputError
 from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.option import Option, Section, check_at_least_one, plain_signature, positive
 from ddpsim.common.options.text import layers_by_rank, percentage, phase_factors
-from ddpsim.jobs.beside import JobBeside
-from ddpsim.jobs.job_options import NO_INPUT, JobOptions
-from ddpsim.jobs.pipeline import WHOLE_MODEL, Pipeline, parse_pipeline
+from ddpsim.simulation.jobs.beside import JobBeside
+from ddpsim.simulation.jobs.job_options import NO_INPUT, JobOptions
+from ddpsim.simulation.jobs.pipeline import WHOLE_MODEL, Pipeline, parse_pipeline
 from ddpsim.workload.devices import check_devices_told
 
 if TYPE_CHECKING:
-    from ddpsim.jobs.stages import ModelPart
+    from ddpsim.simulation.jobs.stages import ModelPart
     from ddpsim.topology.graph import Cluster
     from ddpsim.workload import Workload
 
 
 def _job_beside(path: str, name: str) -> JobBeside:
     """Return the job that a YAML file describes; what reads such files is imported where there is one."""
-    from ddpsim.jobs.beside_file import job_beside
+    from ddpsim.simulation.jobs.beside_file import job_beside
 
     return job_beside(path, name)
 
@@ -49,7 +49,7 @@ class Options(JobOptions):
         clip_gradients: whether the step of an estimated workload clips the norm of its gradients.
         jitter: standard deviation of the logarithm of a rank's computing time, drawn for each iteration and rank anew.
         straggling: how the factors on ranks' computing times are distributed, as
-            `ddpsim.jobs.straggling.StragglerDistribution` reads it; each rank keeps its own. None leaves all
+            `ddpsim.simulation.jobs.straggling.StragglerDistribution` reads it; each rank keeps its own. None leaves all
             alike but `stragglers`.
         unused: rank to dotted names of layers that it does not use in any iteration.
         compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
@@ -185,7 +185,7 @@ class Options(JobOptions):
             remedy = "give a share from 0 to 1, on the command line 0% to 100%"
             raise InputError(f"{self.jitter!r} is out of range", place="jitter", remedy=remedy)
         if self.straggling is not None:
-            from ddpsim.jobs.straggling import StragglerDistribution
+            from ddpsim.simulation.jobs.straggling import StragglerDistribution
 
             StragglerDistribution.of(self.straggling)
         if self.beside is not None:
@@ -245,7 +245,7 @@ class Options(JobOptions):
         Raises:
             InputError: more stages than layers.
         """
-        from ddpsim.jobs.stages import ONLY_STAGE, ModelPart, parts_of
+        from ddpsim.simulation.jobs.stages import ONLY_STAGE, ModelPart, parts_of
 
         if self.pipeline is not None:
             return tuple(parts_of(workload, self.pipeline))
@@ -274,7 +274,7 @@ class Options(JobOptions):
     def bucket_plan(self, workload: Workload, of: Sequence[int] | None = None) -> BucketPlan:
         """Return the plan these options give `workload`, in the arrival order of its first recorded iteration.
 
-        Under an order policy the plan depends on the arrivals of the run; see `ddpsim.jobs.plans`.
+        Under an order policy the plan depends on the arrivals of the run; see `ddpsim.simulation.jobs.plans`.
 
         Args:
             of: registration indices of its parameters in the model that a given plan is of; None are all.

@@ -17,15 +17,15 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.common.options.input_stage import Loader
-from ddpsim.retiming.collectives import ROUNDING, BatchCopies, RetimedCollectives
-from ddpsim.retiming.dependencies import Dependencies, Moments, RetimedRun, goes_apart, narrow
-from ddpsim.retiming.intervals import Columns
-from ddpsim.retiming.prices import Prices, has_prices
-from ddpsim.retiming.work import RankWork
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.job_run import JobRun, make_graph_run, period_of
 from ddpsim.simulation.resolve import SimulatedIterations
+from ddpsim.simulation.retiming.collectives import ROUNDING, BatchCopies, RetimedCollectives
+from ddpsim.simulation.retiming.dependencies import Dependencies, Moments, RetimedRun, goes_apart, narrow
+from ddpsim.simulation.retiming.intervals import Columns
+from ddpsim.simulation.retiming.prices import Prices, has_prices
+from ddpsim.simulation.retiming.work import RankWork
 
 # All chosen by hand: `python -m studies.retiming` prints how far what is told is off, and what it costs.
 SETTLED = 5e-5

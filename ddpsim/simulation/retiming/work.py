@@ -8,11 +8,11 @@ from heapq import heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.retiming.dependencies import Moments, RetimedRun, narrow
-from ddpsim.retiming.intervals import Columns, is_in_flight, mean_factors, sort_changes
-from ddpsim.retiming.prices import Prices
 from ddpsim.simulation.contention import MOST, slowdown_factor
 from ddpsim.simulation.graph import NodeKind, beside_computing
+from ddpsim.simulation.retiming.dependencies import Moments, RetimedRun, narrow
+from ddpsim.simulation.retiming.intervals import Columns, is_in_flight, mean_factors, sort_changes
+from ddpsim.simulation.retiming.prices import Prices
 
 _SLOWED = (NodeKind.COMPUTE, NodeKind.SERVE, NodeKind.LASTING)
 _NOTHING_S = 1e-12

@@ -11,13 +11,13 @@ import pytest
 from ddpsim import predict
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.prediction.periods import periods_under, with_assumptions
-from ddpsim.retiming.retime import periods_s, run_again
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_job, trace_of
+from ddpsim.simulation.jobs.pipeline import parse_pipeline
 from ddpsim.simulation.resolve import SimulatedIterations
+from ddpsim.simulation.retiming.retime import periods_s, run_again
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.files import load_workload

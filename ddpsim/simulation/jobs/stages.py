@@ -14,9 +14,9 @@ import numpy as np
 
 from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.common.errors import InputError
-from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.schedules.pipeline import count_most_under_way, divide_stages, works_of
 from ddpsim.schedules.units import modules_of
+from ddpsim.simulation.jobs.pipeline import Pipeline
 from ddpsim.workload import Workload
 from ddpsim.workload.devices import find_nearest
 from ddpsim.workload.iteration_profile import IterationProfile

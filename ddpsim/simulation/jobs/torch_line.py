@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, rebuilt_plan, unused_plan
 from ddpsim.bucketing.caps import NO_CALL, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
-from ddpsim.jobs.job_options import JobOptions
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.scheme import Runner
+from ddpsim.simulation.jobs.job_options import JobOptions
 from ddpsim.workload import Workload
 
 Order = Sequence[int]

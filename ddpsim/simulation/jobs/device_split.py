@@ -16,10 +16,10 @@ from ddpsim.bucketing import Parameter
 from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.common.options.exclusions import TABLE, given
-from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import boundary_of
 from ddpsim.schedules.pipeline import divide_stages
 from ddpsim.schedules.units import modules_of, units_of
+from ddpsim.simulation.jobs.simulated import Options
+from ddpsim.simulation.jobs.stages import boundary_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, find_nearest
 from ddpsim.workload.operators import NARROW, StepOperators

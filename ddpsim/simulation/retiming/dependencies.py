@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.common.options.input_stage import Loader
-from ddpsim.retiming.intervals import Columns
 from ddpsim.simulation.graph import ORIGIN, NodeKind, RankGraph
 from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.retiming.intervals import Columns
 
 _BREAKS = (NodeKind.WAIT, NodeKind.COPY, NodeKind.LOAD, NodeKind.RESUME)
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from statistics import median
 
-from ddpsim.jobs.job_options import JobOptions
+from ddpsim.simulation.jobs.job_options import JobOptions
 from ddpsim.workload import Workload
 from ddpsim.workload.files import locate_workload, read_workload, workload_document
 

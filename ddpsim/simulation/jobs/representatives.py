@@ -10,10 +10,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.jobs.plans import PolicyView
-from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.schedules.named import scheme_named
+from ddpsim.simulation.jobs.plans import PolicyView
+from ddpsim.simulation.jobs.simulated import Options
+from ddpsim.simulation.jobs.straggling import StragglerDistribution
 from ddpsim.workload import Workload
 from ddpsim.workload.iteration_profile import IterationProfile, merge_latest
 from ddpsim.workload.replayed import quantiles

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from ddpsim.collectives.copies import copies_of
 from ddpsim.collectives.network.fairness import alone_s
 from ddpsim.common.operation import Operation
-from ddpsim.retiming.dependencies import Moments, RetimedRun, goes_apart, is_in_line, narrow
-from ddpsim.retiming.intervals import Columns, fair_rates, integrate_busy, share
-from ddpsim.retiming.prices import CollectivePrices, Prices, SentCollective
 from ddpsim.simulation.graph import NodeKind, RankGraph
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.lanes import send_s
+from ddpsim.simulation.retiming.dependencies import Moments, RetimedRun, goes_apart, is_in_line, narrow
+from ddpsim.simulation.retiming.intervals import Columns, fair_rates, integrate_busy, share
+from ddpsim.simulation.retiming.prices import CollectivePrices, Prices, SentCollective
 
 _MET = 0.02
 """Share of the links that others have from which on it is told by a run what they cost."""

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.jobs.representatives import RankKind, draw_latest, draw_own
+from ddpsim.simulation.jobs.representatives import RankKind, draw_latest, draw_own
 from ddpsim.workload.iteration_profile import paces
 from tests.ddpsim.simulation.builders import workload
 
