@@ -132,7 +132,7 @@ _MOST_ROWS = 24
 
 def _text(report: CalibrationReport, *, details: bool) -> str:
     """Return how well the constants fit, measured beside fitted times, and the constants: priors only with details."""
-    from ddpsim.doubts.constants import describe_constant
+    from ddpsim.prediction.doubts.constants import describe_constant
 
     every = tuple(report.calibration.constants.values())
     shown = [{**describe_constant(each), "origin": _origin(report, each)} for each in every if details or each.fitted]

@@ -207,7 +207,7 @@ def _row(operation: Operation, size_bytes: int, seconds: float, placement: Place
 def _add_bands(
     found: list[Row], placement: Placement, collectives: Collectives, algorithm: str, operation: Operation
 ) -> None:
-    from ddpsim.doubts.collectives import factors
+    from ddpsim.prediction.doubts.collectives import factors
 
     sizes = [int(str(row["size_bytes"])) for row in found]
     calibration, transport = collectives.calibration, collectives.transport

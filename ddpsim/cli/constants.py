@@ -124,7 +124,7 @@ def constants(
     """List the constants that predictions rest on: value, unit, source, doubt, and whether each is a prior."""
     from ddpsim.collectives.execute import BACKENDS
     from ddpsim.common.errors import UnknownNameError
-    from ddpsim.doubts.constants import describe_constant, table_constants
+    from ddpsim.prediction.doubts.constants import describe_constant, table_constants
 
     if backend not in (None, *BACKENDS):
         raise UnknownNameError.among("backend", str(backend), BACKENDS, place="--backend")

@@ -321,7 +321,7 @@ def _format_other(other: ConditionalStep) -> str:
 
 def format_largest_doubt(prediction: Prediction) -> list[str]:
     """Return the line on the doubt that weighs most: what would remove it, and the band before and after."""
-    from ddpsim.doubts.join import without
+    from ddpsim.prediction.doubts.join import without
 
     if not prediction.doubts:
         return []

@@ -14,7 +14,6 @@ from ddpsim.collectives.conditions import Backend
 from ddpsim.collectives.execute import make_transport
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
-from ddpsim.doubts.doubt import Effect
 from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.bucket_origin import bucket_origin, is_whole, sets_of
 from ddpsim.explaining.machine import TracedMachine
@@ -22,6 +21,7 @@ from ddpsim.explaining.ranks import PARTS
 from ddpsim.planning.planner import plan as best_plan
 from ddpsim.planning.rows import PlanRow
 from ddpsim.planning.worth import NO_GAIN, Trial, decide, is_advised
+from ddpsim.prediction.doubts.doubt import Effect
 from ddpsim.prediction.path import Sensitivity
 from ddpsim.prediction.periods import with_assumptions
 from ddpsim.prediction.predict import gain_band, predict

@@ -12,9 +12,6 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.errors import InputError
 from ddpsim.common.units import MIB
-from ddpsim.doubts import join
-from ddpsim.doubts.causes import doubts_of
-from ddpsim.doubts.doubt import Effect
 from ddpsim.planning.best_buckets import choose_buckets, pipeline_plan, rests_on_buckets, try_buckets
 from ddpsim.planning.bound import binding_link
 from ddpsim.planning.comparison_row import ComparisonRow
@@ -22,6 +19,9 @@ from ddpsim.planning.crossing import banded_crossing
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.worth import WORTH_IT, Trial, is_list_worth_it
 from ddpsim.prediction.answers import Answers
+from ddpsim.prediction.doubts import join
+from ddpsim.prediction.doubts.causes import doubts_of
+from ddpsim.prediction.doubts.doubt import Effect
 from ddpsim.prediction.periods import with_assumptions
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band, Prediction

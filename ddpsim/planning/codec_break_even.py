@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from ddpsim.common.errors import InputError
-from ddpsim.doubts.causes import doubts_of
 from ddpsim.planning.break_even import FASTEST, SLOWEST
 from ddpsim.planning.crossing import crossing, crossing_band
 from ddpsim.prediction.answers import Answers
+from ddpsim.prediction.doubts.causes import doubts_of
 from ddpsim.prediction.periods import with_assumptions
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction

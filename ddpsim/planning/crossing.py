@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from ddpsim.doubts import join
-from ddpsim.doubts.doubt import Doubt
+from ddpsim.prediction.doubts import join
+from ddpsim.prediction.doubts.doubt import Doubt
 from ddpsim.prediction.prediction import Band
 from ddpsim.simulation.communication import Assumptions
 

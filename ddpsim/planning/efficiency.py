@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.doubts import join
+from ddpsim.prediction.doubts import join
 from ddpsim.prediction.predict import local_period_s
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from ddpsim.doubts.causes import rests_on_nvidia
-from ddpsim.doubts.spreads import AMD_SOFTWARE
+from ddpsim.prediction.doubts.causes import rests_on_nvidia
+from ddpsim.prediction.doubts.spreads import AMD_SOFTWARE
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.workload.anchors import MEASURED_ON
 

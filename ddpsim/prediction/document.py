@@ -15,7 +15,7 @@ from ddpsim.common.documents.fields import Amount, Checked, Index, Key, Number, 
 from ddpsim.common.documents.records import read_as
 from ddpsim.common.errors import InputError
 from ddpsim.common.files import display_name, read_json
-from ddpsim.doubts.doubt import Ends
+from ddpsim.prediction.doubts.doubt import Ends
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.trace.metrics import Summary

@@ -13,8 +13,8 @@ from functools import partial
 
 from ddpsim.collectives.nccl.paths_taken import find_other_reach
 from ddpsim.common.units import format_count, format_time
-from ddpsim.doubts.collectives import THROUGH_HOST, covers, family
-from ddpsim.doubts.spreads import SLOW_HOST, SLOW_HOST_MEDIAN
+from ddpsim.prediction.doubts.collectives import THROUGH_HOST, covers, family
+from ddpsim.prediction.doubts.spreads import SLOW_HOST, SLOW_HOST_MEDIAN
 from ddpsim.prediction.periods import periods_under
 from ddpsim.prediction.predict import predict, without_beside
 from ddpsim.prediction.prediction import Band, Prediction

@@ -7,9 +7,9 @@ from statistics import fmean, median
 
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.doubts import join
-from ddpsim.doubts.causes import doubts_of
-from ddpsim.doubts.doubt import Doubt, Ends
+from ddpsim.prediction.doubts import join
+from ddpsim.prediction.doubts.causes import doubts_of
+from ddpsim.prediction.doubts.doubt import Doubt, Ends
 from ddpsim.prediction.periods import periods_under, with_assumptions
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun, leave_out_repeated

@@ -16,8 +16,8 @@ from ddpsim.common.documents.fields import document_of
 from ddpsim.common.tables import ResultTable, table_of
 from ddpsim.common.units import format_count, format_time
 from ddpsim.common.version import __version__
-from ddpsim.doubts import join
-from ddpsim.doubts.doubt import Effect, Ends
+from ddpsim.prediction.doubts import join
+from ddpsim.prediction.doubts.doubt import Effect, Ends
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.notes import calibration_notes, codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath

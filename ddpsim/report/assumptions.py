@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import Constant
 from ddpsim.common.tables import ResultTable
-from ddpsim.doubts.constants import table_constants
+from ddpsim.prediction.doubts.constants import table_constants
 from ddpsim.report.model import Table
 from ddpsim.topology.graph import Cluster
 from ddpsim.workload import Workload

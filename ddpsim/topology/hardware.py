@@ -24,7 +24,7 @@ class NicKind:
             below one PCIe switch; else the bytes rest in host memory.
         in_order: whether memory is written in the order it was sent, which LL and LL128 rest on.
         share: which constant `nccl.nic.share.*` says what part of the port's rate it carries; None for all of it.
-        family: of `ddpsim.doubts.spreads.COLLECTIVES`, with which its errors go.
+        family: of `ddpsim.prediction.doubts.spreads.COLLECTIVES`, with which its errors go.
         source: of `gpudirect` and `in_order`.
         lone: whether one rank a node was measured to reach about half of what several reach (`nccl.nic.lone`).
         threads: that move the bytes of a port's sockets, each `nccl.socket.thread` at most; 0 where no sockets do.

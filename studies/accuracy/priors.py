@@ -21,8 +21,8 @@ from ddpsim.common.files import json_text, write_whole
 from ddpsim.common.tables import table_of
 from ddpsim.common.tables.cells import percent
 from ddpsim.common.units import format_count
-from ddpsim.doubts.constants import describe_constant
 from ddpsim.measured import read_table
+from ddpsim.prediction.doubts.constants import describe_constant
 from ddpsim.topology.spec import load_topology
 from studies.accuracy.pooled import Pool, fit_pooled, thin_rows
 from studies.command import parser

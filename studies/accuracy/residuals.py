@@ -11,7 +11,7 @@ import numpy as np
 
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.doubts.collectives import family, latency_share
+from ddpsim.prediction.doubts.collectives import family, latency_share
 from studies.accuracy.documented import make_documented_calibration
 from studies.accuracy.pooled import fit_pooled, thin_rows
 from studies.accuracy.systems import CITED, LATER, SYSTEMS, System, load

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ddpsim.common.files import write_whole
 from ddpsim.common.units import MIB
-from ddpsim.doubts.spreads import COLLECTIVES
+from ddpsim.prediction.doubts.spreads import COLLECTIVES
 from studies.accuracy import residuals
 from studies.accuracy.residuals import Row
 from studies.accuracy.systems import LATER, load_all

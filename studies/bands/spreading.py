@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ddpsim.doubts.spreads import COLLECTIVES, LATENCY_BOUND, SLOW_HOST, find_collective_spread
+from ddpsim.prediction.doubts.spreads import COLLECTIVES, LATENCY_BOUND, SLOW_HOST, find_collective_spread
 from studies.accuracy.residuals import Row
 
 Vector = npt.NDArray[np.float64]
@@ -22,7 +22,7 @@ POOL = 2.0
 LEAST = 0.03
 APART = "kalavai"
 """A site where host memory is reached several times more slowly than on all others: its own case, with its own band
-(`ddpsim.doubts.spreads.SLOW_HOST`), and no part of its family's."""
+(`ddpsim.prediction.doubts.spreads.SLOW_HOST`), and no part of its family's."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Judged:
 
 
 def klass(row: Row) -> str:
-    """Return the class of a row: rows of one class share a spread (`ddpsim.doubts.spreads.COLLECTIVES`)."""
+    """Return the class of a row: rows of one class share a spread (`ddpsim.prediction.doubts.spreads.COLLECTIVES`)."""
     return find_collective_spread(row.family, row.latency_share).name
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.doubts.spreads import COLLECTIVES, SLOW_HOST
+from ddpsim.prediction.doubts.spreads import COLLECTIVES, SLOW_HOST
 from studies.accuracy.residuals import Row, rows, systems
 from studies.bands.coverage import TARGET, family_rows, step_rows
 from studies.bands.spreading import APART, apart, interval_score, judge, judge_families, klass, quantile, spreads

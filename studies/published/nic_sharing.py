@@ -17,7 +17,7 @@ from statistics import median
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
-from ddpsim.doubts.collectives import factors
+from ddpsim.prediction.doubts.collectives import factors
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job

@@ -13,9 +13,9 @@ from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
-from ddpsim.doubts.collectives import factors
-from ddpsim.doubts.spreads import COLLECTIVES
 from ddpsim.measured import read_table
+from ddpsim.prediction.doubts.collectives import factors
+from ddpsim.prediction.doubts.spreads import COLLECTIVES
 from ddpsim.topology.spec import load_topology
 
 TABLES = Path(__file__).parent / "tables"

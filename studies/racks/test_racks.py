@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from ddpsim.doubts.spreads import DOMAIN
+from ddpsim.prediction.doubts.spreads import DOMAIN
 from studies.racks.racks import ACROSS, INSIDE, covered, rows, spread, text
 
 BOUNDS = {INSIDE: 0.2, ACROSS: 0.3}

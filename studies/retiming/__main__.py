@@ -13,8 +13,8 @@ from statistics import median
 
 import ddpsim
 from ddpsim.common.errors import DdpsimError
-from ddpsim.doubts.causes import doubts_of
 from ddpsim.prediction import periods
+from ddpsim.prediction.doubts.causes import doubts_of
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.topology.spec import load_topology

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.doubts.doubt import Doubt
 from ddpsim.planning.crossing import banded_crossing, crossing, crossing_band
+from ddpsim.prediction.doubts.doubt import Doubt
 from ddpsim.simulation.communication import Assumptions
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from ddpsim import compare, load_topology, load_workload, plan, predict
 from ddpsim.cli.comparison_text import text
-from ddpsim.doubts.causes import pace_of
 from ddpsim.planning.ranking import describe_borrowed
+from ddpsim.prediction.doubts.causes import pace_of
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import Anchor
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate

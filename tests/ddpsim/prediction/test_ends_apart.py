@@ -3,7 +3,7 @@
 import pytest
 
 from ddpsim import Options, load_topology, load_workload
-from ddpsim.doubts.causes import doubts_of
+from ddpsim.prediction.doubts.causes import doubts_of
 from ddpsim.prediction.periods import FEW_APART, is_told_by_few, periods_under, with_assumptions
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job

@@ -5,7 +5,7 @@ import pytest
 
 from ddpsim import Options, load_topology, load_workload
 from ddpsim.common.errors import WorkloadError
-from ddpsim.doubts.causes import pace_of
+from ddpsim.prediction.doubts.causes import pace_of
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import predict as predict_named
 from ddpsim.prediction.pace_from_row import MeasuredStep, anchor_to_row, scale_device_time

@@ -13,9 +13,9 @@ from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.common.units import MIB
-from ddpsim.doubts.doubt import Effect
-from ddpsim.doubts.spreads import DOUBT, at_end
 from ddpsim.planning.plan_file import plan_from
+from ddpsim.prediction.doubts.doubt import Effect
+from ddpsim.prediction.doubts.spreads import DOUBT, at_end
 from ddpsim.prediction.predict import predict, with_band
 from ddpsim.simulation.ddp_costs import remove_overlap_costs
 from ddpsim.simulation.job import Job

@@ -8,7 +8,7 @@ from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.common.errors import TopologyError
 from ddpsim.common.units import GIB
-from ddpsim.doubts.spreads import COLLECTIVES
+from ddpsim.prediction.doubts.spreads import COLLECTIVES
 from ddpsim.topology.file_advice import file_advice
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.hardware import NIC_KINDS

@@ -6,7 +6,7 @@ import pytest
 
 from ddpsim import Options, load_topology, load_workload, save_workload
 from ddpsim.bucketing import Parameter
-from ddpsim.doubts.causes import doubts_of
+from ddpsim.prediction.doubts.causes import doubts_of
 from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS, CompiledAs, fuse_operators
 from ddpsim.workload.gpus import GPUS

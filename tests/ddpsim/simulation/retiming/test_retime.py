@@ -10,7 +10,7 @@ import pytest
 
 from ddpsim import predict
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.doubts.causes import doubts_of
+from ddpsim.prediction.doubts.causes import doubts_of
 from ddpsim.prediction.periods import periods_under, with_assumptions
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions

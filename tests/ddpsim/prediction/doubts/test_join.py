@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.doubts import join
-from ddpsim.doubts.doubt import Doubt, Effect
+from ddpsim.prediction.doubts import join
+from ddpsim.prediction.doubts.doubt import Doubt, Effect
 from ddpsim.simulation.communication import Assumptions
 
 NOW = Assumptions()

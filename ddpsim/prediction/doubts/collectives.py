@@ -14,7 +14,7 @@ from ddpsim.collectives.nccl.loads import HOST, NVSWITCH, PCIE, XGMI
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
 from ddpsim.common.operation import Operation
-from ddpsim.doubts.spreads import DOMAIN, Spread, find_collective_spread
+from ddpsim.prediction.doubts.spreads import DOMAIN, Spread, find_collective_spread
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import nic_kind
 

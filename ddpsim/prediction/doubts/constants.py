@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from ddpsim.collectives.bands import NINETIETH
 from ddpsim.collectives.constant import GIVEN, Constant
 from ddpsim.common.tables import ResultTable, table_of
-from ddpsim.doubts.causes import scale_ends
-from ddpsim.doubts.spreads import BESIDE, COPIES, CUTS, DDP_HOST, DEVICES, DOUBT
+from ddpsim.prediction.doubts.causes import scale_ends
+from ddpsim.prediction.doubts.spreads import BESIDE, COPIES, CUTS, DDP_HOST, DEVICES, DOUBT
 from ddpsim.simulation.ddp_costs import HOST_COSTS
 
 

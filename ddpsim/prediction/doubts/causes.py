@@ -10,11 +10,11 @@ import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import GPU_BACKENDS
-from ddpsim.doubts import collectives
-from ddpsim.doubts.collisions import collisions
-from ddpsim.doubts.devices import far_from_nics
-from ddpsim.doubts.doubt import Doubt
-from ddpsim.doubts.spreads import (
+from ddpsim.prediction.doubts import collectives
+from ddpsim.prediction.doubts.collisions import collisions
+from ddpsim.prediction.doubts.devices import far_from_nics
+from ddpsim.prediction.doubts.doubt import Doubt
+from ddpsim.prediction.doubts.spreads import (
     AMD_SOFTWARE,
     BESIDE,
     COPIES,

@@ -10,8 +10,8 @@ import pytest
 from ddpsim import Calibration, load_topology
 from ddpsim.collectives.bands import band_factors
 from ddpsim.common.units import MIB
-from ddpsim.doubts.collectives import RACK, band, factors, family
-from ddpsim.doubts.spreads import COLLECTIVES
+from ddpsim.prediction.doubts.collectives import RACK, band, factors, family
+from ddpsim.prediction.doubts.spreads import COLLECTIVES
 
 START = Calibration.priors("nccl")
 FITTED = replace(START, fitted_names=("nccl.efficiency.nvlink.simple",), covariance=((0.01,),))

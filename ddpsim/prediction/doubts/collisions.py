@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.execute import layout_of
 from ddpsim.collectives.nccl.versions import CURRENT
-from ddpsim.doubts.spreads import COLLISIONS
+from ddpsim.prediction.doubts.spreads import COLLISIONS
 from ddpsim.topology.graph import Placement
 
 _HASHED = {"roce", "tcp", "tcpx", "ethernet", "ena", "gvnic"}

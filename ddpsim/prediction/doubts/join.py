@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ddpsim.doubts.doubt import Cause, Effect
+from ddpsim.prediction.doubts.doubt import Cause, Effect
 
 _ROUNDING = 1e-12
 """Relative: what another order of a sum may change."""

@@ -9,9 +9,9 @@ import pytest
 
 from ddpsim import Calibration, Options, load_topology, load_workload
 from ddpsim.collectives.constant import GIVEN
-from ddpsim.doubts.causes import doubts_of, pace_of
-from ddpsim.doubts.constants import doubt_of
-from ddpsim.doubts.spreads import DDP_HOST, PACE
+from ddpsim.prediction.doubts.causes import doubts_of, pace_of
+from ddpsim.prediction.doubts.constants import doubt_of
+from ddpsim.prediction.doubts.spreads import DDP_HOST, PACE
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.simulation.job import Job
