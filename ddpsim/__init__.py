@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps as BucketCaps
     from ddpsim.bucketing import BucketPlan as BucketPlan
     from ddpsim.calibrating.calibrate import calibrate as calibrate
+    from ddpsim.calibrating.measured import read_table as read_table
     from ddpsim.collectives.calibration import Calibration as Calibration
     from ddpsim.collectives.calibration_file import load_calibration as load_calibration
     from ddpsim.common.errors import InputError as InputError
-    from ddpsim.measured import read_table as read_table
     from ddpsim.planning.compare import compare as compare
     from ddpsim.planning.plan_file import load_plan as load_plan
     from ddpsim.planning.planner import plan as plan

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ddpsim.calibrating.measured import read_table
 from ddpsim.cli.app import run
 from ddpsim.collectives.calibration_file import load_calibration
 from ddpsim.common.errors import PlanError
 from ddpsim.common.files import read_json
 from ddpsim.common.workers.journal import Journal
-from ddpsim.measured import read_table
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.spec import load_topology

@@ -17,13 +17,13 @@ import numpy as np
 
 from ddpsim.calibrating.fitting import Fit, Prior, Vector, find_dominant_constant, fit
 from ddpsim.calibrating.host_timed import drop_host_timed_rows, latencies_held
+from ddpsim.calibrating.measured import MeasuredTable
 from ddpsim.calibrating.misfit import Misfit, misfit
 from ddpsim.calibrating.samples import Sample, predict_times
 from ddpsim.collectives.calibration import PRIORS, Calibration, Curve, CurvePoint
 from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.collectives.nccl.versions import OLD
 from ddpsim.common.errors import CalibrationError, UnknownNameError, list_few
-from ddpsim.measured import MeasuredTable
 from ddpsim.topology.graph import Topology
 
 _FOLDS = 4

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
+from ddpsim.calibrating.measured import MeasuredTable
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import GPU_BACKENDS
 from ddpsim.common.errors import CalibrationError
 from ddpsim.common.units import format_count, format_time
-from ddpsim.measured import MeasuredTable
 
 SHORT_S = 100e-6
 """Rows that the priors predict to be shorter tell what a collective takes whatever its bytes."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ddpsim.calibrating.fitting import Vector
+from ddpsim.calibrating.measured import Conditions, MeasuredTable
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions
 from ddpsim.collectives.curve import Correction, CurveTransport, find_curves
@@ -19,7 +20,6 @@ from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT, first_version
 from ddpsim.collectives.transport import Transport
 from ddpsim.common.errors import CalibrationError, InputError
-from ddpsim.measured import Conditions, MeasuredTable
 from ddpsim.topology.graph import Placement, Topology
 
 _ISOLATED_S = Calibration.priors("nccl")["nccl.isolated_s"]

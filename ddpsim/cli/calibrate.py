@@ -58,8 +58,8 @@ def calibrate(
     Measured times stand beside fitted ones, then the constants that the tables tell; -v adds all others and all rows.
     """
     from ddpsim.calibrating.calibrate import calibrate as fit
+    from ddpsim.calibrating.measured import read_tables
     from ddpsim.common.files import json_text
-    from ddpsim.measured import read_tables
     from ddpsim.topology.spec import load_topology
 
     check_outputs(output, out=arguments.out, plot=arguments.plot)

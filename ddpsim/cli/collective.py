@@ -19,10 +19,10 @@ from ddpsim.common.tables.cells import percent
 from ddpsim.common.units import format_count
 
 if TYPE_CHECKING:
+    from ddpsim.calibrating.measured import MeasuredTable
     from ddpsim.collectives.calibration import Calibration
     from ddpsim.collectives.execute import Collectives
     from ddpsim.common.operation import Operation
-    from ddpsim.measured import MeasuredTable
     from ddpsim.topology.graph import Placement, Topology
 
 Row = dict[str, object]
@@ -89,10 +89,10 @@ def collective(
 def _predict(
     operation: Operation, topology: str, asked: CollectiveRequest, given: ConstantOptions, output: Output
 ) -> None:
+    from ddpsim.calibrating.measured import Conditions
     from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions
     from ddpsim.collectives.execute import Collectives, find_correcting_curve, library_of
     from ddpsim.collectives.nccl.paths_taken import paths_advice
-    from ddpsim.measured import Conditions
     from ddpsim.topology.spec import load_topology
 
     check_destination(asked.plot)
@@ -143,7 +143,7 @@ def _read_measured(operation: Operation, asked: CollectiveRequest) -> MeasuredTa
     Raises:
         InputError: sizes that are asked for beside it, or a table of another operation.
     """
-    from ddpsim.measured import read_tables
+    from ddpsim.calibrating.measured import read_tables
 
     if asked.measured is None:
         return None

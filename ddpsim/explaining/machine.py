@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpsim.calibrating.calibrate import calibrate
+from ddpsim.calibrating.measured import read_tables
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.common.errors import TopologyError, TraceError
 from ddpsim.common.files import display_name, read_text
@@ -15,7 +16,6 @@ from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.units import format_count
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.ranks import TracedRank
-from ddpsim.measured import read_tables
 from ddpsim.topology.gpus.table import find_shipped_gpu
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.importers import import_topology

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ddpsim.calibrating.measured import read_table
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.schedules import ring_s
-from ddpsim.measured import read_table
 from ddpsim.topology.spec import load_topology
 from studies.accuracy.systems import TABLES
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from ddpsim.calibrating.calibrate import fit_samples, with_versions
 from ddpsim.calibrating.fitting import Vector
+from ddpsim.calibrating.measured import read_table
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.measured import read_table
 from ddpsim.topology.spec import load_topology
 from studies.accuracy.systems import CITED, SYSTEMS, load
 from studies.command import parser

@@ -11,13 +11,13 @@ from pathlib import Path
 from statistics import mean, median
 
 from ddpsim.calibrating.calibrate import calibrate
+from ddpsim.calibrating.measured import MeasuredTable, parse_table
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
-from ddpsim.measured import MeasuredTable, parse_table
 from ddpsim.topology.spec import load_topology
 from studies.accuracy.rows import read_rows
 from studies.session import once_a_session

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ddpsim.calibrating.measured import read_table
 from ddpsim.calibrating.misfit import misfit
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
@@ -21,7 +22,6 @@ from ddpsim.common.files import json_text, write_whole
 from ddpsim.common.tables import table_of
 from ddpsim.common.tables.cells import percent
 from ddpsim.common.units import format_count
-from ddpsim.measured import read_table
 from ddpsim.prediction.doubts.constants import describe_constant
 from ddpsim.topology.spec import load_topology
 from studies.accuracy.pooled import Pool, fit_pooled, thin_rows

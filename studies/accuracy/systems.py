@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddpsim.calibrating.measured import read_table
 from ddpsim.calibrating.samples import Sample
-from ddpsim.measured import read_table
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.spec import load_topology
 

@@ -8,9 +8,9 @@ import pytest
 
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.calibrating.host_timed import host_floor_s
+from ddpsim.calibrating.measured import read_table
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
-from ddpsim.measured import read_table
 from studies.accuracy.systems import CITED, LATER, SYSTEMS, load, machine
 
 PRIORS = Calibration.priors("nccl")

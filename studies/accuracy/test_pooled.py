@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddpsim.calibrating.measured import MeasuredRow, MeasuredTable
 from ddpsim.calibrating.samples import Sample
-from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.topology.spec import load_topology
 from studies.accuracy.documented import make_documented_calibration
 from studies.accuracy.pooled import CachedTimes, depends_on, fit_pooled

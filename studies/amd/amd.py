@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from ddpsim.calibrating.measured import read_table
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
-from ddpsim.measured import read_table
 from ddpsim.prediction.doubts.collectives import factors
 from ddpsim.topology.spec import load_topology
 

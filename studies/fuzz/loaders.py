@@ -20,6 +20,7 @@ from ddpexec.lab.campaign.spec import parse_campaign
 from ddpsim.bucketing.order.agreement import order_report
 from ddpsim.bucketing.order.arrivals import arrivals_of
 from ddpsim.bucketing.order.traces import fit_document, plan_fits
+from ddpsim.calibrating.measured import read_table
 from ddpsim.chakra import import_trace as import_chakra
 from ddpsim.chakra.schema import Tensors, TraceNode, encode
 from ddpsim.collectives.calibration_file import load_calibration
@@ -29,7 +30,6 @@ from ddpsim.common.workers.journal import open_journal
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.tuned import read_tuning
-from ddpsim.measured import read_table
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.planning.prices import read_prices
 from ddpsim.prediction.answers import Answers, Rows

@@ -14,8 +14,8 @@ import yaml
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.calibrating.calibrate import calibrate
+from ddpsim.calibrating.measured import read_table
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.measured import read_table
 from ddpsim.simulation import Options
 from ddpsim.workload import Workload
 from studies.accuracy.rows import read_rows

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
+from ddpsim.calibrating.measured import read_table
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
-from ddpsim.measured import read_table
 from ddpsim.prediction.doubts.collectives import factors
 from ddpsim.prediction.doubts.spreads import COLLECTIVES
 from ddpsim.topology.spec import load_topology

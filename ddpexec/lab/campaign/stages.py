@@ -19,12 +19,12 @@ from ddpexec.lab.campaign.spec import Configuration, network_topology
 from ddpexec.lab.netlab.network import wire_bytes
 from ddpexec.running.settings import RunSettings
 from ddpsim.calibrating.calibrate import calibrate
+from ddpsim.calibrating.measured import read_table
 from ddpsim.common.errors import InputError
 from ddpsim.common.files import json_text, read_json, write_whole
 from ddpsim.common.options.arguments import format_arguments
 from ddpsim.common.options.option import option_values
 from ddpsim.common.other_work import OtherWork
-from ddpsim.measured import read_table
 from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology

@@ -17,12 +17,12 @@ from typing import Any
 from ddpexec.lab.demo.saying import RANKS, Commands, say
 from ddpsim.bucketing import BucketCaps
 from ddpsim.calibrating.calibrate import calibrate
+from ddpsim.calibrating.measured import read_table
 from ddpsim.cli.output import write
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.files import json_text
 from ddpsim.common.tables import Record, table_of
 from ddpsim.common.tables.cells import percent
-from ddpsim.measured import read_table
 from ddpsim.plots import plot_timeline, plot_validation
 from ddpsim.prediction.named import predict
 from ddpsim.prediction.prediction import Prediction

@@ -10,9 +10,9 @@ from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.microbench.microbench import ComputingLoad, microbench
 from ddpexec.microbench.under_load import computation_of, measure_slowdowns
+from ddpsim.calibrating.measured import parse_table
 from ddpsim.collectives.codec_priors import CODECS
 from ddpsim.common.errors import InputError
-from ddpsim.measured import parse_table
 from ddpsim.workload.files import load_workload
 from tests.ddpexec.groups import ranks
 

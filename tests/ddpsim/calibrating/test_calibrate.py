@@ -10,12 +10,12 @@ import pytest
 
 from ddpsim import Calibration, load_topology
 from ddpsim.calibrating.calibrate import CalibrationReport, calibrate
+from ddpsim.calibrating.measured import MeasuredRow, MeasuredTable
 from ddpsim.calibrating.misfit import MEAN_FACTOR
 from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.network.fairness import alone_s
 from ddpsim.common.errors import CalibrationError, InputError, UnknownNameError
-from ddpsim.measured import MeasuredRow, MeasuredTable
 from tests.ddpsim.collectives.groups import group_on
 
 LOOPBACK = load_topology("loopback")

@@ -10,9 +10,9 @@ import pytest
 
 from ddpsim import Calibration, calibrate, load_topology
 from ddpsim.calibrating.host_timed import drop_host_timed_rows, host_floor_s, latencies_held
+from ddpsim.calibrating.measured import MeasuredTable, read_table
 from ddpsim.calibrating.samples import Sample
 from ddpsim.common.errors import CalibrationError
-from ddpsim.measured import MeasuredTable, read_table
 
 PRIORS = Calibration.priors("nccl")
 MACHINE = load_topology("dgx-h100")

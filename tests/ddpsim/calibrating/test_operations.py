@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from ddpsim import Calibration, calibrate, load_topology
+from ddpsim.calibrating.measured import MeasuredTable, parse_table
 from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.common.files import json_text
 from ddpsim.common.operation import Operation
-from ddpsim.measured import MeasuredTable, parse_table
 
 MACHINE = load_topology("4xv100-pcie")
 SIZES = [1024 * 4**k for k in range(9)]

@@ -7,9 +7,9 @@ import pytest
 
 from ddpsim import Calibration, InputError, load_topology
 from ddpsim.calibrating.calibrate import fit_samples, with_versions
+from ddpsim.calibrating.measured import MeasuredRow, MeasuredTable
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.nccl.versions import CURRENT
-from ddpsim.measured import MeasuredRow, MeasuredTable
 from tests.ddpsim.collectives.groups import group_on
 
 DGX = load_topology("dgx-1v")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ddpsim.calibrating.measured import parse_table
 from ddpsim.collectives.nccl.ways import NcclPaths
 from ddpsim.collectives.transport import Connection
 from ddpsim.common.operation import Operation
-from ddpsim.measured import parse_table
 
 HERE = ("--topology", "loopback", "--gpus-per-node", "2")
 MICROBENCHMARK = {

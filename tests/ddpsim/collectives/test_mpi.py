@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim import Calibration, calibrate, load_topology, load_workload
+from ddpsim.calibrating.measured import MeasuredRow, MeasuredTable
 from ddpsim.collectives import schedules
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives
@@ -17,7 +18,6 @@ from ddpsim.collectives.mpi.transport import MpiTransport
 from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
-from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.simulated import Options

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ddpsim.calibrating.measured import csv_text, documents, nccl_tests
+from ddpsim.calibrating.measured.table import REMEDY, MeasuredTable
 from ddpsim.common.errors import CalibrationError
 from ddpsim.common.files import display_name, read_text
 from ddpsim.common.operation import Operation
-from ddpsim.measured import csv_text, documents, nccl_tests
-from ddpsim.measured.table import REMEDY, MeasuredTable
 
 
 def read_tables(path: str | Path) -> list[MeasuredTable]:

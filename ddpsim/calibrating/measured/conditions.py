@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddpsim.measured.table import MeasuredTable
+from ddpsim.calibrating.measured.table import MeasuredTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ddpsim.calibrating.measured.nccl_tests import find_forced_algorithm, operation_in, refuse_program, version_text
+from ddpsim.calibrating.measured.table import REMEDY, Cells, MeasuredTable, as_float, operation_of, table_of
 from ddpsim.common.errors import CalibrationError
 from ddpsim.common.files import parse_json
 from ddpsim.common.operation import Operation
-from ddpsim.measured.nccl_tests import find_forced_algorithm, operation_in, refuse_program, version_text
-from ddpsim.measured.table import REMEDY, Cells, MeasuredTable, as_float, operation_of, table_of
 
 
 def parse(text: str, place: str) -> MeasuredTable:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from ddpsim.calibrating.measured.table import Cells, MeasuredTable, header_of, operation_of, table_of
 from ddpsim.common.errors import CalibrationError, UnknownNameError
 from ddpsim.common.operation import Operation
-from ddpsim.measured.table import Cells, MeasuredTable, header_of, operation_of, table_of
 
 _PREFIX = re.compile(r"^(?:\s*\S*\d{4}-\d\d-\d\dT\S+\s)?(?:.{0,80}?<std(?:out|err)>:\s?|\s*[\w.-]+:(?:\s+|$))?")
 _ROW = re.compile(r"[-+]?[\d.]*\d\S*")

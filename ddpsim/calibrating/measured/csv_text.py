@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 
+from ddpsim.calibrating.measured.table import Cells, MeasuredTable, header_of, table_of
 from ddpsim.common.errors import CalibrationError
 from ddpsim.common.operation import Operation
-from ddpsim.measured.table import Cells, MeasuredTable, header_of, table_of
 
 _TIME_COLUMNS = {"oop_time_us": 1e-6, "time_us": 1e-6, "time(us)": 1e-6, "time(ns)": 1e-9, "ip_time_us": 1e-6}
 SIZE_COLUMNS = ("size_bytes", "size(B)")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddpsim.calibrating.measured import MeasuredTable, parse_table, parse_tables
 from ddpsim.calibrating.samples import Sample
 from ddpsim.common.errors import CalibrationError
 from ddpsim.common.operation import Operation
-from ddpsim.measured import MeasuredTable, parse_table, parse_tables
 from ddpsim.topology.spec import load_topology
 from tests.profile import examples
 

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
+from ddpsim.calibrating.measured import MeasuredTable, parse_table, parse_tables
 from ddpsim.common.errors import CalibrationError, InputError
 from ddpsim.common.operation import Operation
-from ddpsim.measured import MeasuredTable, parse_table, parse_tables
 
 NCCL_TESTS = """# nThread 1 nGpus 1 minBytes 8 maxBytes 67108864 step: 2(factor) warmup iters: 5 iters: 20
 # Using devices
