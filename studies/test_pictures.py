@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.charts import Axis, Chart
-from ddpsim.plots import save_charts
+from ddpsim.report.charts import Axis, Chart
+from ddpsim.report.plots import save_charts
 from studies.paper.panels import LATENCY, LAYOUT, curve, gpus_axis, reported
 from studies.validation.plot_errors import plot_errors
 from tests.pictures import check_picture

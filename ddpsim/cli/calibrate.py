@@ -108,7 +108,7 @@ def _document(report: CalibrationReport) -> dict[str, object]:
 
 
 def _draw(report: CalibrationReport, path: str) -> None:
-    from ddpsim.plots import plot_sizes
+    from ddpsim.report.plots import plot_sizes
 
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in report.rows:

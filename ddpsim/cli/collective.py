@@ -226,7 +226,7 @@ def _join(found: list[Row], rows: MeasuredTable) -> None:
 
 
 def _draw(found: list[Row], path: str) -> None:
-    from ddpsim.plots import plot_sizes
+    from ddpsim.report.plots import plot_sizes
 
     curves = {"predicted": [(float(str(row["size_bytes"])), float(str(row["time_us"]))) for row in found]}
     if "measured_us" in found[0]:

@@ -200,7 +200,7 @@ def draw(found: Comparison, path: str) -> None:
     """Draw the step over the node count, a panel a model, a line a machine with what else is varied there."""
     from ddpsim.common.tables import cell_of, heading_of, list_shown
     from ddpsim.common.tables.declared import TELLING
-    from ddpsim.plots import plot_steps
+    from ddpsim.report.plots import plot_steps
 
     panels: dict[str, dict[str, list[tuple[str, tuple[float, float, float]]]]] = {}
     for model in found.models:

@@ -101,7 +101,7 @@ def order_bench(
     )
     documents = [row.document() for row in bench(asked, Progress("order-bench: rows"))]
     if arguments.plot:
-        from ddpsim.plots import plot_gains
+        from ddpsim.report.plots import plot_gains
 
         plot_gains(documents, arguments.plot)
         note(f"wrote {arguments.plot}")

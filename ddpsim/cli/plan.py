@@ -249,8 +249,8 @@ def write_plan(report: PlanReport, path: str) -> None:
 
 def draw(rows: Sequence[PlanRow], path: str) -> None:
     """Draw latency over bucket cap, a panel a workload and machine, a line a node count."""
-    from ddpsim.planning.cap_curves import charts_of
-    from ddpsim.plots import PictureLayout, save_charts
+    from ddpsim.report.cap_curves import charts_of
+    from ddpsim.report.plots import PictureLayout, save_charts
 
     save_charts(charts_of(rows), path, PictureLayout(share_y=True))
     note(f"wrote {path}")

@@ -142,8 +142,8 @@ def _lines(rows: Sequence[tuple[Prediction, Mapping[str, object]]]) -> str:
 
 def _draw(documents: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, path: str) -> None:
     """Draw the step over the bucket cap, a line a node count."""
-    from ddpsim.charts import Axis
-    from ddpsim.plots import plot_steps
+    from ddpsim.report.charts import Axis
+    from ddpsim.report.plots import plot_steps
 
     lines: dict[str, list[tuple[str, tuple[float, float, float]]]] = {}
     for document, label in zip(documents, labels, strict=True):

@@ -85,7 +85,7 @@ def show(
     found = channels_of(joined, pxn=not arguments.no_pxn, gpudirect=gpudirect) if arguments.channels else {}
     trees = trees_over(count) if arguments.channels else []
     if arguments.plot:
-        from ddpsim.plots import plot_topology
+        from ddpsim.report.plots import plot_topology
 
         plot_topology(machine, arguments.plot, walks(machine, found), trees)
         note(f"wrote {arguments.plot}")

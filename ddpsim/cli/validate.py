@@ -98,7 +98,7 @@ def _ratio(text: str) -> float:
 
 
 def _draw(result: Validation, path: str) -> None:
-    from ddpsim.plots import plot_validation
+    from ddpsim.report.plots import plot_validation
 
     step = {"iteration": [(result.iterations.measured_s, result.iterations.predicted_s)]}
     buckets = {label: group for label, group in result.bucket_times().items() if group}

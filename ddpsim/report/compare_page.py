@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.charts.kinds import Step, step_charts
-from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint
-from ddpsim.charts.timeline import number, timeline_from_trace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.tables import GBPS, table_of
 from ddpsim.common.units import format_count
@@ -15,6 +12,9 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.ranking import describe_overlap
 from ddpsim.prediction.document import accumulated, leave_out_micro_batch
 from ddpsim.report.assumptions import assumptions
+from ddpsim.report.charts.kinds import Step, step_charts
+from ddpsim.report.charts.model import Axis, Chart, ChartLine, ChartPoint
+from ddpsim.report.charts.timeline import number, timeline_from_trace
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import (
     MOST_ROWS,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.charts.model import StackedBar
-from ddpsim.charts.timeline import BROADCAST, TimelineStep, timeline_from_document
 from ddpsim.common.tables import ResultTable
 from ddpsim.common.units import format_count, format_time
 from ddpsim.explaining.against import RunComparison
@@ -14,6 +12,8 @@ from ddpsim.explaining.ranks import TracedRank
 from ddpsim.explaining.splits import CollectiveSummary
 from ddpsim.planning.worth import format_gain
 from ddpsim.report.assumptions import doubt_tables
+from ddpsim.report.charts.model import StackedBar
+from ddpsim.report.charts.timeline import BROADCAST, TimelineStep, timeline_from_document
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import MOST_ROWS, PART_NAMES
 from ddpsim.report.wording import format_signed

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ddpsim.charts.model import Chart, StackedBar
-from ddpsim.charts.timeline import TimelineStep, microseconds
 from ddpsim.common.tables import ResultTable
+from ddpsim.report.charts.model import Chart, StackedBar
+from ddpsim.report.charts.timeline import TimelineStep, microseconds
 
 SCHEMA = "ddpsim.report/1"
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.charts.model import StackedBar
-from ddpsim.charts.timeline import timeline_from_trace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.tables import ResultTable, table_of
 from ddpsim.common.tables.cells import ms
 from ddpsim.common.units import format_count
-from ddpsim.planning.cap_curves import charts_of
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import WHERE
 from ddpsim.prediction.document import leave_out_micro_batch
 from ddpsim.report.assumptions import assumptions
+from ddpsim.report.cap_curves import charts_of
+from ddpsim.report.charts.model import StackedBar
+from ddpsim.report.charts.timeline import timeline_from_trace
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, chart_over_nodes
 from ddpsim.report.wording import format_one_step, format_share_band, format_unranked, format_where, rate, step

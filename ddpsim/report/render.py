@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
-from ddpsim.charts.model import Chart, StackedBar
 from ddpsim.common.markup import Markup, call_macro, render_template
 from ddpsim.common.tables import table_of
 from ddpsim.common.tables.declared import SHOWN
 from ddpsim.common.units import format_time
 from ddpsim.common.version import __version__
+from ddpsim.report.charts.model import Chart, StackedBar
 from ddpsim.report.model import BarChart, Charts, Report, Section, Table, TimelineChart
 
 
@@ -46,7 +46,7 @@ def _body(section: Section, number: int) -> Markup:
 
 def _chart(chart: Chart) -> Markup:
     # matplotlib takes half a second to import, and not every report has a chart.
-    from ddpsim.plots import draw_svg
+    from ddpsim.report.plots import draw_svg
 
     keys = [
         (f"c{chart.colour(line) % 10}" if line.coloured else line.style, line.label)

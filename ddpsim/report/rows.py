@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from ddpsim.charts.kinds import Step, step_charts
-from ddpsim.charts.model import Axis, Chart, StackedBar
-from ddpsim.charts.timeline import number
+from ddpsim.report.charts.kinds import Step, step_charts
+from ddpsim.report.charts.model import Axis, Chart, StackedBar
+from ddpsim.report.charts.timeline import number
 from ddpsim.trace import tables as trace_tables
 from ddpsim.trace.metrics import INPUT, LAYERS
 

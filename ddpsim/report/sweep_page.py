@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.charts.kinds import step_charts
-from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
-from ddpsim.charts.timeline import TimelineStep, number, timeline_from_document
 from ddpsim.common.tables import table_of
 from ddpsim.common.units import format_count, format_time
 from ddpsim.prediction.document import accumulated, describe_row, flat, leave_out_micro_batch
 from ddpsim.report.assumptions import assumptions
+from ddpsim.report.charts.kinds import step_charts
+from ddpsim.report.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
+from ddpsim.report.charts.timeline import TimelineStep, number, timeline_from_document
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import (
     MOST_ROWS,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.charts.kinds import measured_chart
-from ddpsim.charts.model import StackedBar
-from ddpsim.charts.timeline import number, timeline_from_document, timeline_from_trace
 from ddpsim.common.tables import ResultTable
 from ddpsim.common.units import format_time
 from ddpsim.prediction.document import accumulated, flat
 from ddpsim.report.assumptions import doubt_tables
+from ddpsim.report.charts.kinds import measured_chart
+from ddpsim.report.charts.model import StackedBar
+from ddpsim.report.charts.timeline import number, timeline_from_document, timeline_from_trace
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import bar
 from ddpsim.report.wording import format_signed, format_time_band

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ddpsim.plots import plot_gains
+from ddpsim.report.plots import plot_gains
 from studies.orders import order_findings
 from studies.study import Page, Study
 

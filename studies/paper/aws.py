@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.charts import Axis, Chart, StackedBar
+from ddpsim.report.charts import Axis, Chart, StackedBar
 from studies.paper.aws_allreduce import Allreduce
 from studies.paper.aws_setup import (
     ALONE_PER_S,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import sqrt
 from typing import Literal
 
-from ddpsim.charts import Axis, BoxBar, Chart
+from ddpsim.report.charts import Axis, BoxBar, Chart
 from studies.paper import lab
 from studies.paper.claim import TOLERANCE, Claim, all_of
 from studies.paper.figure import Answers, Figure, Reproduction

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from ddpsim.charts import Axis, Chart
+from ddpsim.report.charts import Axis, Chart
 from studies.paper.claim import TOLERANCE, Claim, Verdict
 from studies.paper.figure import Answers, Figure, Point, Reproduction
 from studies.paper.panels import curve as line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ddpsim.charts import Chart
+from ddpsim.report.charts import Chart
 from studies.paper import lab
 from studies.paper.assumptions import CENTRAL
 from studies.paper.claim import TOLERANCE, Claim, all_of, near

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from ddpsim.charts import Axis, Chart
+from ddpsim.report.charts import Axis, Chart
 from studies.paper.assumptions import CENTRAL, Settings, ends
 from studies.paper.claim import TOLERANCE, Claim, all_of, near
 from studies.paper.figure import Answers, Figure, Point, Reproduction

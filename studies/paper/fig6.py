@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.charts import Axis, Chart, StackedBar
+from ddpsim.report.charts import Axis, Chart, StackedBar
 from studies.paper import lab
 from studies.paper.assumptions import decided
 from studies.paper.claim import Claim, Verdict, near

@@ -10,7 +10,7 @@ from ddpsim.prediction.answers import Answers as KeptAnswers
 from studies.paper.claim import Claim
 
 if TYPE_CHECKING:
-    from ddpsim.charts import Chart
+    from ddpsim.report.charts import Chart
 
 
 class Point(Protocol):

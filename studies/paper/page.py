@@ -51,7 +51,7 @@ two cores.
 
 def written(found: Found, folder: Path) -> list[Path]:
     """Write a picture of each figure that has panels, the pages of their own, and `paper.md`; return their paths."""
-    from ddpsim.plots import save_charts
+    from ddpsim.report.plots import save_charts
     from studies.paper.panels import LAYOUT
 
     paths = []

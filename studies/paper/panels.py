@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.charts import Axis, ChartLine, ChartPoint
-from ddpsim.plots import PictureLayout
+from ddpsim.report.charts import Axis, ChartLine, ChartPoint
+from ddpsim.report.plots import PictureLayout
 
 LAYOUT = PictureLayout(5.0, 4.2, columns=2, legend_columns=2)
 LATENCY = Axis("latency", "s", low=0)

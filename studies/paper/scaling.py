@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ddpsim.charts import Axis, Chart
+from ddpsim.report.charts import Axis, Chart
 from studies.paper import lab
 from studies.paper.assumptions import decided
 from studies.paper.claim import Claim, near, of_halves

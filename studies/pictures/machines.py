@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddpexec.lab.demo.planned import MACHINES
 from ddpsim import Prediction, load_topology, load_workload, predict
-from ddpsim.plots import plot_steps
+from ddpsim.report.plots import plot_steps
 
 GPUS = (8, 16, 32, 64)
 

@@ -9,10 +9,10 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from ddpsim.charts.timeline import TimelineStep
 from ddpsim.common.errors import InputError
 from ddpsim.common.files import read_json
-from ddpsim.plots import plot_lanes
+from ddpsim.report.charts.timeline import TimelineStep
+from ddpsim.report.plots import plot_lanes
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes
 
 LAB = Path(__file__).parents[2] / "traces" / "lab"

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ddpsim.charts import Axis, Chart, ChartLine, ChartPoint, categories
 from ddpsim.common.units import GIB, MIB
-from ddpsim.plots import PictureLayout, save_charts
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.report.charts import Axis, Chart, ChartLine, ChartPoint, categories
+from ddpsim.report.plots import PictureLayout, save_charts
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation import Options

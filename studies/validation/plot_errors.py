@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddpsim.charts import Axis, Chart, ChartLine, ChartPoint
-from ddpsim.charts.model import Scale
-from ddpsim.plots import PictureLayout, save_charts
+from ddpsim.report.charts import Axis, Chart, ChartLine, ChartPoint
+from ddpsim.report.charts.model import Scale
+from ddpsim.report.plots import PictureLayout, save_charts
 
 BANDS = (0.05, 0.02)
 """Half widths that are shaded."""

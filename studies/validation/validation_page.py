@@ -19,7 +19,7 @@ from ddpexec.lab.campaign.report import (
 from ddpexec.lab.campaign.results import summarise_results
 from ddpexec.lab.campaign.schema import NetworkSpec
 from ddpsim.common.units import format_count
-from ddpsim.plots import plot_validation
+from ddpsim.report.plots import plot_validation
 from studies.validation.evidence import Evidence, Recorded
 from studies.validation.factors import by_factor, by_term, factors
 from studies.validation.plot_errors import plot_errors

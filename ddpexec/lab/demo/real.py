@@ -23,9 +23,9 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.files import json_text
 from ddpsim.common.tables import Record, table_of
 from ddpsim.common.tables.cells import percent
-from ddpsim.plots import plot_timeline, plot_validation
 from ddpsim.prediction.named import predict
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.report.plots import plot_timeline, plot_validation
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_trace

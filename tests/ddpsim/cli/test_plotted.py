@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddpsim import plots
+from ddpsim.report import plots
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "sweep": ("sweep", "--topology", "dgx-1v", "--nodes", "1,2", "--bucket-cap-mb", "1,5"),

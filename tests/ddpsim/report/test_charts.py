@@ -4,10 +4,10 @@ from importlib.resources import files
 
 import pytest
 
-from ddpsim.charts import Axis, Chart, ChartLine, ChartPoint, StackedBar, categories
-from ddpsim.charts.timeline import TimelineStep
 from ddpsim.common.tables import ResultTable
 from ddpsim.report import Report, render
+from ddpsim.report.charts import Axis, Chart, ChartLine, ChartPoint, StackedBar, categories
+from ddpsim.report.charts.timeline import TimelineStep
 from ddpsim.report.model import BarChart, Charts, StepsChart, Table, TimelineChart
 from ddpsim.report.render import part_class
 from ddpsim.report.rows import bar

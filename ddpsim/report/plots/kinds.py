@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddpsim.charts import Axis, CapCurve, Step, cap_charts, gain_charts, measured_chart, size_chart, step_charts
-from ddpsim.plots.charts import PictureLayout, save_charts
+from ddpsim.report.charts import Axis, CapCurve, Step, cap_charts, gain_charts, measured_chart, size_chart, step_charts
+from ddpsim.report.plots.charts import PictureLayout, save_charts
 
 STEPS = PictureLayout(share_y=True)
 """Of panels over what is varied, which are compared with each other."""

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
-from ddpsim.charts.model import Axis, Chart, ChartLine, Style
-from ddpsim.plots.figure import MARKERS, label_logarithms, legend_below, legend_beside, save, svg_of
+from ddpsim.report.charts.model import Axis, Chart, ChartLine, Style
+from ddpsim.report.plots.figure import MARKERS, label_logarithms, legend_below, legend_beside, save, svg_of
 
 _STAR = {"marker": "*", "markersize": 14, "markeredgecolor": "black", "markeredgewidth": 0.7, "linestyle": ""}
 _REPORTED = {**_STAR, "markersize": 13, "color": "gold", "zorder": 5}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpsim.charts.kinds import CapCurve, cap_charts
-from ddpsim.charts.model import Chart
 from ddpsim.common.units import format_count
 from ddpsim.planning.rows import PlanRow
+from ddpsim.report.charts.kinds import CapCurve, cap_charts
+from ddpsim.report.charts.model import Chart
 
 
 def charts_of(rows: Iterable[PlanRow]) -> tuple[Chart, ...]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ddpsim.charts.timeline import BROADCAST, TimelineStep, timeline_from_trace
 from ddpsim.common.units import MIB
-from ddpsim.plots.figure import legend_beside, save
+from ddpsim.report.charts.timeline import BROADCAST, TimelineStep, timeline_from_trace
+from ddpsim.report.plots.figure import legend_beside, save
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, Trace
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from ddpsim.charts import Axis, BoxBar, Chart, StackedBar
-from ddpsim.charts.timeline import timeline_from_trace
 from ddpsim.collectives.trees import double_binary_tree
-from ddpsim.plots import (
+from ddpsim.report.charts import Axis, BoxBar, Chart, StackedBar
+from ddpsim.report.charts.timeline import timeline_from_trace
+from ddpsim.report.plots import (
     CapCurve,
     plot_caps,
     plot_lanes,
@@ -133,7 +133,7 @@ def test_an_axis_that_panels_share_holds_what_every_panel_draws(
 def drawn(monkeypatch: pytest.MonkeyPatch, module: str, draw: Callable[[], None]) -> Figure:
     """Return the figure that `draw` would have written, laid out."""
     kept: list[Figure] = []
-    monkeypatch.setattr(f"ddpsim.plots.{module}.save", lambda figure, path: kept.append(figure))
+    monkeypatch.setattr(f"ddpsim.report.plots.{module}.save", lambda figure, path: kept.append(figure))
     draw()
     kept[0].draw_without_rendering()
     return kept[0]

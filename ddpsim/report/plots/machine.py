@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ddpsim.plots.figure import save
+from ddpsim.report.plots.figure import save
 from ddpsim.topology.declared import rejoin
 from ddpsim.topology.graph import Link, Topology
 from ddpsim.topology.node import VertexKind

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
-from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint, Scale, categories
+from ddpsim.report.charts.model import Axis, Chart, ChartLine, ChartPoint, Scale, categories
 
 _LEAST_CAP = 0.1
 """MiB at which a cap of 0, one bucket a gradient, is drawn on an axis of logarithms."""

@@ -1,9 +1,9 @@
 """Charts and timelines as data: axes with units, series, bands and marks, whatever they are drawn with.
 
-`ddpsim.plots` draws them with matplotlib: as PNG, or as SVG inside a page.
+`ddpsim.report.plots` draws them with matplotlib: as PNG, or as SVG inside a page.
 """
 
-from ddpsim.charts.kinds import (
+from ddpsim.report.charts.kinds import (
     CapCurve,
     Step,
     cap_charts,
@@ -13,7 +13,7 @@ from ddpsim.charts.kinds import (
     sort_values,
     step_charts,
 )
-from ddpsim.charts.model import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar, categories
+from ddpsim.report.charts.model import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar, categories
 
 __all__ = [
     "Axis",
