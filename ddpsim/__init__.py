@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ddpsim.planning.plan_file import load_plan as load_plan
     from ddpsim.planning.planner import plan as plan
     from ddpsim.planning.sweep import sweep as sweep
+    from ddpsim.planning.validate import validate as validate
     from ddpsim.prediction.document import load_prediction as load_prediction
     from ddpsim.prediction.named import predict as predict
     from ddpsim.prediction.prediction import Prediction as Prediction
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from ddpsim.topology.cluster import Topology as Topology
     from ddpsim.topology.spec import load_topology as load_topology
     from ddpsim.trace.json import read_trace as read_trace
-    from ddpsim.validation.validate import validate as validate
     from ddpsim.workload.files import load_workload as load_workload
     from ddpsim.workload.files import save_workload as save_workload
     from ddpsim.workload.profile import Workload as Workload

@@ -14,10 +14,10 @@ from ddpsim.common.errors import PlanError
 from ddpsim.common.files import read_json
 from ddpsim.common.workers.journal import Journal
 from ddpsim.planning.plan_file import plan_from
+from ddpsim.planning.validate import validate
 from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace
-from ddpsim.validation.validate import validate
 from ddpsim.workload.files import load_workload
 
 VERSIONS = sorted(path for path in (Path(__file__).parent / "kept").iterdir() if path.is_dir())

@@ -22,7 +22,7 @@ from ddpsim.common.tables.cells import percent
 from ddpsim.prediction.path import format_helps_most
 
 if TYPE_CHECKING:
-    from ddpsim.validation.result import Validation
+    from ddpsim.planning.validation_result import Validation
 
 _SHOWN = 24
 """Rows of buckets in the text, `--json` has all; chosen by hand, for one screen."""
@@ -57,9 +57,9 @@ def validate(
 
     The step, the overhead over one process, every bucket, and what trivial predictors say.
     """
+    from ddpsim.planning.validate import validate as hold_against
     from ddpsim.prediction.document import load_prediction
     from ddpsim.trace.json import read_trace
-    from ddpsim.validation.validate import validate as hold_against
 
     check_outputs(output, plot=arguments.plot, report=arguments.report)
     bound = None if arguments.max_error is None else _ratio(arguments.max_error)
@@ -107,7 +107,7 @@ def _draw(result: Validation, path: str) -> None:
 
 
 def _text(result: Validation) -> str:
-    from ddpsim.validation.result import BUCKETS, TERMS
+    from ddpsim.planning.validation_result import BUCKETS, TERMS
 
     lines = []
     for title, found in result.tables().items():

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ddpsim.common.tables import ResultTable
 from ddpsim.common.units import format_time
+from ddpsim.planning.validation_result import BUCKETS, TERMS, Validation
 from ddpsim.prediction.document import accumulated, flat
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.charts.kinds import measured_chart
@@ -16,7 +17,6 @@ from ddpsim.report.rows import bar
 from ddpsim.report.wording import format_signed, format_time_band
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
-from ddpsim.validation.result import BUCKETS, TERMS, Validation
 
 
 def validation_report(

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from ddpsim.planning.baselines import baselines
 from ddpsim.trace.metrics import BucketSummary
-from ddpsim.validation.baselines import baselines
 
 Table = Sequence[tuple[int, float]]
 """Measured allreduces: size in bytes, seconds; sizes ascending."""
@@ -35,7 +35,7 @@ def measure_baselines(
     Args:
         table: allreduces measured on this network apart from the run.
         buckets: of the run; their measured `ready_s`, from the start of forward, feeds the pipeline.
-        local_s, optimizer_s, sync_every: as `ddpsim.validation.baselines.baselines`.
+        local_s, optimizer_s, sync_every: as `ddpsim.planning.baselines.baselines`.
     """
     times = [interpolate(table, bucket.size_bytes) for bucket in buckets]
     found = baselines(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
 
-from ddpsim.validation.result import BucketError, ComparedQuantity, ComparedRatio, ErrorTerm, Validation
+from ddpsim.planning.validation_result import BucketError, ComparedQuantity, ComparedRatio, ErrorTerm, Validation
 
 
 def average_runs(runs: Sequence[Validation]) -> Validation:

@@ -25,13 +25,13 @@ from ddpsim.common.files import json_text, read_json, write_whole
 from ddpsim.common.options.arguments import format_arguments
 from ddpsim.common.options.option import option_values
 from ddpsim.common.other_work import OtherWork
+from ddpsim.planning.validate import validate
 from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace
-from ddpsim.validation.validate import validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document
 from ddpsim.workload.pool import pool_captures

@@ -23,14 +23,14 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.files import json_text
 from ddpsim.common.tables import Record, table_of
 from ddpsim.common.tables.cells import percent
+from ddpsim.planning.validate import validate
+from ddpsim.planning.validation_result import MOVED, Validation
 from ddpsim.prediction.named import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.report.plots import plot_timeline, plot_validation
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_trace
-from ddpsim.validation.result import MOVED, Validation
-from ddpsim.validation.validate import validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.replayed import single_clock

@@ -10,13 +10,13 @@ from statistics import fmean, median
 from ddpsim.common.errors import InputError, TraceError
 from ddpsim.common.other_work import OtherWork
 from ddpsim.common.strict import list_mappings
+from ddpsim.planning.baselines import baselines
+from ddpsim.planning.validation_result import BucketError, ComparedQuantity, ComparedRatio, ErrorTerm, Validation
 from ddpsim.prediction.document import BUCKET_TIMES
 from ddpsim.prediction.path import CriticalPath, Sensitivity
 from ddpsim.trace.cycles import follows_schedule, fused_by_times, sync_length
 from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, length, summarise, union
 from ddpsim.trace.records import Trace
-from ddpsim.validation.baselines import baselines
-from ddpsim.validation.result import BucketError, ComparedQuantity, ComparedRatio, ErrorTerm, Validation
 
 Pair = tuple[Mapping[str, object], BucketSummary]
 """A bucket as predicted, and as measured."""

@@ -9,9 +9,9 @@ from typing import Any
 from ddpsim.bucketing.order.consensus import Consensus
 from ddpsim.bucketing.order.predictors import predictor_name
 from ddpsim.common.errors import InputError
-from ddpsim.orderbench.bootstrap import relative_difference
-from ddpsim.orderbench.machines import BenchMachine, caps_for
-from ddpsim.orderbench.replaying import Replayer, ReplayResult
+from ddpsim.planning.orderbench.bootstrap import relative_difference
+from ddpsim.planning.orderbench.machines import BenchMachine, caps_for
+from ddpsim.planning.orderbench.replaying import Replayer, ReplayResult
 from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.resolve import WARM_UP
 from ddpsim.workload.order_trace import OrderTrace

@@ -1,6 +1,6 @@
 """Trivial predictors of a step, what a simulator must beat: a line each, without launches, hooks or copies.
 
-Whose times they are fed with is the caller's to say: `ddpsim.validation.validate` gives a prediction's own, a campaign
+Whose times they are fed with is the caller's to say: `ddpsim.planning.validate` gives a prediction's own, a campaign
 gives measured ones.
 """
 

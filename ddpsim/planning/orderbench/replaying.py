@@ -17,7 +17,7 @@ from ddpsim.bucketing.order.arrivals import Arrivals
 from ddpsim.bucketing.order.consensus import arrange, consensus
 from ddpsim.bucketing.order.traces import held_back_by
 from ddpsim.common.errors import WorkloadError
-from ddpsim.orderbench.machines import BenchMachine
+from ddpsim.planning.orderbench.machines import BenchMachine
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_resolved, trace_of
 from ddpsim.simulation.jobs.plans import Plans, PolicyView, plans_of
