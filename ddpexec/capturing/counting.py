@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpexec.capturing.attention import FusedAttention
 from ddpexec.capturing.compiles import compiler_of, find_calling_compiler, is_compiled
+from ddpexec.capturing.describe import describe_buffers
 from ddpexec.capturing.edges import Edges
 from ddpexec.capturing.fixed import FixedBytes
 from ddpexec.capturing.intermediates import Intermediates
@@ -28,7 +29,6 @@ from ddpexec.capturing.live import LiveBytes, fp32_bytes, own_bytes, storage_key
 from ddpexec.capturing.operators import keeps_fp32, operator_of, tensors_in
 from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
 from ddpexec.ddp.parameters import collect
-from ddpexec.describe import describe_buffers
 from ddpsim.common.errors import WorkloadError
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.operators import Operator

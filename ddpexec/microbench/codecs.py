@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-from ddpexec.compression.codecs import LinearCodec
-from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
-from ddpexec.compression.measure import fit
-from ddpexec.compression.schemes import hook_for
 from ddpexec.ddp.comm_hooks import GradBucket, Hook
+from ddpexec.ddp.compression.codecs import LinearCodec
+from ddpexec.ddp.compression.feedback import ErrorFeedback, feedback_hook
+from ddpexec.ddp.compression.measure import fit
+from ddpexec.ddp.compression.schemes import hook_for
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.stopwatch import agree_on_median, chill, seconds_of
 from ddpsim.bucketing import Parameter

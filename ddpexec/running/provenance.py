@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ddpexec.capturing.describe import device_model
 from ddpexec.ddp.planner import ProbedLink
-from ddpexec.describe import device_model
 from ddpsim.bucketing.order.predictors import predictor_name
 from ddpsim.common.options.option import list_declared, option_values
 from ddpsim.simulation.jobs.job_options import JobOptions

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddpexec.compression import hook_for
+from ddpexec.ddp.compression import hook_for
 from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
@@ -20,7 +21,6 @@ from ddpexec.running.own import OwnTraining
 from ddpexec.running.replicated import Replicated, gpus_of
 from ddpexec.running.settings import DISCARDED, RunSettings
 from ddpexec.running.subject import TrainingSubject
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
 from ddpsim.common.options.exclusions import refuse_excluded
@@ -143,7 +143,7 @@ class Wrapping:
             what, remedy = "a model under `fully_shard` cannot be made slower", "run timed layers: `workload`"
             named = "scale_compute" if settings.scale_compute != 1 else "stragglers"
             raise OptionError(f"{what} (`{named}`)", place=place, remedy=remedy)
-        from ddpexec.schedules.fully_sharded import FullySharded
+        from ddpexec.ddp.fully_sharded import FullySharded
 
         made = FullySharded(self._module, settings.scheme, self.subject.make_optimizer, observer=self._watching)
         self.subject.optimizer = made.optimizer

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
+from ddpexec.ddp.fully_sharded import make_stamp_hook
 from ddpexec.ddp.parameters import collect
-from ddpexec.schedules.fully_sharded import make_stamp_hook
 from ddpexec.timing.observe import Observer
 from ddpexec.tracing.traced import TracedModule
 

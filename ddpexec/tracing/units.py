@@ -11,8 +11,8 @@ from typing import Any
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from ddpexec.ddp.fully_sharded import CollectiveWatch, WatchedCollective, WatchedReplicas
 from ddpexec.ddp.parameters import collect
-from ddpexec.schedules.fully_sharded import CollectiveWatch, WatchedCollective, WatchedReplicas
 from ddpexec.timing.observe import Observer
 from ddpexec.tracing.alone import GradientStamps
 from ddpexec.tracing.traced import TracedModule

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ddpexec
-from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 
 WIDTH, LAYERS, BATCH = 64, 4, 8
 STEPS = int(os.environ.get("STEPS", "120"))

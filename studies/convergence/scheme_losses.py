@@ -64,7 +64,7 @@ def train(rank: int, case: Case, seed: int) -> dict[str, float] | None:
     from torch import nn
     from torch.nn import functional
 
-    from ddpexec.schedules.wrapper import ScheduledDataParallel
+    from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
     from studies.convergence.convergence import batches, digits
 
     torch.set_num_threads(1)

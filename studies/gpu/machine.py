@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ddpexec.describe import device_model
+from ddpexec.capturing.describe import device_model
 
 NO_GPU = "torch sees no GPU"
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ddpexec.compression import hook_for
+from ddpexec.ddp.compression import hook_for
 from ddpexec.groups.launched import join_launched
 from ddpsim.common.files import json_text, write_whole
 from studies.convergence.convergence import batches, digits, resnet8

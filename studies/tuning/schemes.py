@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 
 import ddpexec
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.groups.launched import join_launched
 from ddpexec.running.timed import make_timed_model
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.tuning.blocks import compare
 from ddpexec.tuning.plan import TrialPlan
 from ddpexec.tuning.switching import PlanSwitch

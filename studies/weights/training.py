@@ -14,11 +14,11 @@ from unittest import mock
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddpexec.compression import hook_for, powersgd
 from ddpexec.ddp import flat
+from ddpexec.ddp.compression import hook_for, powersgd
+from ddpexec.ddp.fully_sharded import FullySharded
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.ddp.wrapper import DistributedDataParallel
-from ddpexec.schedules.fully_sharded import FullySharded
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.tuning import tuner
 from ddpexec.tuning.observed import Observed
 from ddpexec.tuning.plan import TrialPlan

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.docs.commands import commands, help_of, programs
 
-STAYING = {"ddpexec.schedules.wrapper": ("ScheduledDataParallel",)}
+STAYING = {"ddpexec.ddp.scheduled_wrapper": ("ScheduledDataParallel",)}
 """Names beside the packages' own that are promised to stay."""
 
 

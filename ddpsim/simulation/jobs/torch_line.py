@@ -59,7 +59,7 @@ def torch_line(job: JobOptions, plan: BucketPlan, workloads: Sequence[Workload])
     notes = [f"{_name_parameters(workloads[0], missing)} no gradient in any iteration"] if static else []
     # What must be registered on what the constructor returns.
     if job.compression != "none":
-        notes.append(f'then register_comm_hook(*hook_for("{job.compression}")), of ddpexec.compression')
+        notes.append(f'then register_comm_hook(*hook_for("{job.compression}")), of ddpexec.ddp.compression')
     if job.comm == "noop":
         notes.append("then register_comm_hook(None, noop_hook), of torch's debugging_hooks")
     return TorchCall(caps, tuple(flags.items()), "; ".join(notes))

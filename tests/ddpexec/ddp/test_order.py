@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ddpexec.compression import hook_for
+from ddpexec.ddp.compression import hook_for
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps, Parameter, initial_plan, rebuilt_plan
 from ddpsim.bucketing.order.predictors import ExponentialMean

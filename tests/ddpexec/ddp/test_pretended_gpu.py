@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
-from ddpexec.compression import AdaptiveState
+from ddpexec.ddp.compression import AdaptiveState
 from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
 from ddpexec.ddp.used import UsedMap
 from ddpexec.groups.process_groups import Communicator
@@ -17,7 +17,7 @@ from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings
 from ddpsim.bucketing import BucketCaps
 from ddpsim.workload import Workload
-from tests.ddpexec.compression.test_compression import Bucket
+from tests.ddpexec.ddp.compression.test_compression import Bucket
 from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy
 from tests.ddpexec.pretended_backends import Gloo, Nccl
 from tests.ddpexec.small import small_workload

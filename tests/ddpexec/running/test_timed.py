@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ddpexec.capturing.describe import describe_buffers
 from ddpexec.ddp.parameters import collect
-from ddpexec.describe import describe_buffers
 from ddpexec.running.timed import TimedModel, make_timed_model
 from ddpexec.running.timed_layers import gradient_value
 from ddpexec.timing.waiting import keep_time

@@ -129,7 +129,7 @@ def test_what_stock_torch_cannot_do_has_no_line(options, said):
 def test_what_is_registered_on_the_wrapped_model_is_said_behind_the_call():
     source = workload()
     assert predicted(source, compression="fp16").document()["torch"] == (
-        'DistributedDataParallel(model)  # then register_comm_hook(*hook_for("fp16")), of ddpexec.compression'
+        'DistributedDataParallel(model)  # then register_comm_hook(*hook_for("fp16")), of ddpexec.ddp.compression'
     )
     assert predicted(source, comm="noop").document()["torch"].startswith("DistributedDataParallel(model)  # then")
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import ddpexec
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.running.timed import make_timed_model
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.tuning import tuner as tuner_module
 from ddpexec.tuning.choosing import choose, neighbours
 from ddpexec.tuning.observed import Observed, ObservedJob

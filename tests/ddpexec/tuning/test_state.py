@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ddpexec
-from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.tuning.tuner import LEAST_STEPS, OBSERVED, WARM_UP
 from ddpsim.bucketing import BucketCaps
 from tests.ddpexec.groups import ranks

@@ -8,10 +8,10 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from ddpexec.compression.adaptive import AdaptiveState, adaptive_hook
-from ddpexec.compression.codecs import OneBitCodec, TopKCodec
-from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
-from ddpexec.compression.powersgd import powersgd_hook, powersgd_state
+from ddpexec.ddp.compression.adaptive import AdaptiveState, adaptive_hook
+from ddpexec.ddp.compression.codecs import OneBitCodec, TopKCodec
+from ddpexec.ddp.compression.feedback import ErrorFeedback, feedback_hook
+from ddpexec.ddp.compression.powersgd import powersgd_hook, powersgd_state
 from ddpsim.schedules import compression
 
 

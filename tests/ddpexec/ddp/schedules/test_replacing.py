@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from ddpexec.ddp.parameters import collect
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.errors import OptionError
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.common.errors import PlanError
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schemes import SAME_SUMS
 from ddpsim.schedules.setup import SchemeInputs
+from tests.ddpexec.ddp.schedules.training import CAPS, OPTIMIZERS, loss_of, mine, model_of, wrapped
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, loss_of, mine, model_of, wrapped
 
 STEPS = 11
 OTHER = BucketCaps(bucket_cap_mb=0.004)

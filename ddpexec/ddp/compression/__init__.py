@@ -8,10 +8,10 @@ They take a `GradBucket` and return a future of one tensor, so they run under to
 torch's own fp16, bf16 and PowerSGD hooks come from `hook_for` too, by the names `ddpsim.schedules.compression.scheme` reads.
 """
 
-from ddpexec.compression.adaptive import AdaptiveState, adaptive_hook
-from ddpexec.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec, TopKCodec
-from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
-from ddpexec.compression.schemes import hook_for
+from ddpexec.ddp.compression.adaptive import AdaptiveState, adaptive_hook
+from ddpexec.ddp.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec, TopKCodec
+from ddpexec.ddp.compression.feedback import ErrorFeedback, feedback_hook
+from ddpexec.ddp.compression.schemes import hook_for
 
 __all__ = [
     "AdaptiveState",

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from ddpexec.compression import hook_for
+from ddpexec.ddp.compression import hook_for
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from tests.ddpexec.groups import ranks
 

@@ -13,8 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from ddpexec import DistributedDataParallel
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps
-from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import (
+from tests.ddpexec.ddp.schedules.training import (
     CAPS,
     OPTIMIZERS,
     apart,
@@ -25,6 +24,7 @@ from tests.ddpexec.schedules.training import (
     weights_of,
     wrapped,
 )
+from tests.ddpexec.groups import ranks
 
 TORCHS = {"bucket_cap_mb": CAPS.bucket_cap_mb, "first_bucket_mb": CAPS.first_bucket_mb}
 SCHEMES = ("ddp", "naive", "priority:256B", "dear", "zero1", "slowmo:2", "gradientflow")

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ddpexec.compression import (
+from ddpexec.ddp.compression import (
     AdaptiveState,
     ErrorFeedback,
     FlatLayout,
@@ -21,8 +21,8 @@ from ddpexec.compression import (
     feedback_hook,
     hook_for,
 )
-from ddpexec.compression.adaptive import CODECS as ADAPTIVE_CODECS
-from ddpexec.compression.measure import fit
+from ddpexec.ddp.compression.adaptive import CODECS as ADAPTIVE_CODECS
+from ddpexec.ddp.compression.measure import fit
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.constant import Constant
 from ddpsim.common.errors import InputError

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.errors import OptionError
-from ddpexec.schedules.wrapper import ScheduledDataParallel
+from tests.ddpexec.ddp.schedules.training import CAPS, OPTIMIZERS
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS
 
 
 def held() -> tuple[int, int]:

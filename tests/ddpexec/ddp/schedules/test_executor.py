@@ -19,13 +19,13 @@ import torch
 from torch import nn
 
 from ddpexec.ddp import lanes
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.errors import ExecutionError, LostRankError, ModelMismatchError
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.common.errors import InputError
 from ddpsim.common.operation import Operation
 from ddpsim.workload.files import save_workload
+from tests.ddpexec.ddp.schedules.training import OPTIMIZERS, SCHEMES, apart, loss_of, mine, take_step, wrapped
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import OPTIMIZERS, SCHEMES, apart, loss_of, mine, take_step, wrapped
 from tests.ddpexec.small import small_workload
 
 
@@ -146,7 +146,7 @@ def test_an_order_that_is_not_everybody_s_ends_every_rank_with_one_message(tmp_p
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec"]
     options = ["--workload", str(tmp_path / "w.json"), "--out", str(tmp_path / "out"), "--bucket-cap-mb", "0.02"]
     done = subprocess.run(
-        [*command, "run", *options, "--scheme", "tests.ddpexec.schedules.own:by_rank"],
+        [*command, "run", *options, "--scheme", "tests.ddpexec.ddp.schedules.own:by_rank"],
         capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode != 0
@@ -157,7 +157,7 @@ def test_an_order_that_is_not_everybody_s_ends_every_rank_with_one_message(tmp_p
 
 @ranks.on(2)
 def test_a_scheme_of_one_s_own_is_carried_out(rank: int) -> None:
-    made, sent = wrapped(rank, "tests.ddpexec.schedules.own:every_second"), 0
+    made, sent = wrapped(rank, "tests.ddpexec.ddp.schedules.own:every_second"), 0
     for number in range(4):
         loss_of(made, *mine(number, rank)).backward()
         sent += len(made.reducer.launcher.launched)

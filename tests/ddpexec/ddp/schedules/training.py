@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpsim.bucketing import BucketCaps
 from tests.profile import training_steps
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ddpexec.compression.codecs import Codec, FlatLayout
+from ddpexec.ddp.compression.codecs import Codec, FlatLayout
 from ddpsim.common.errors import InputError
 
 # The newer name where torch has it, since the older one warns there.

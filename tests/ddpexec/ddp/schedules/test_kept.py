@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ddpexec.errors import OptionError
+from tests.ddpexec.ddp.schedules.training import train, wrapped
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import train, wrapped
 
 BEFORE, AFTER = 3, 6
 SCHEMES = [

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.errors import ExecutionError, LostRankError, OptionError
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.common.errors import PlanError
+from tests.ddpexec.ddp.schedules.training import CAPS, apart
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import CAPS, apart
 from tests.profile import training_steps
 
 STEPS, BATCH, WORDS = training_steps(20), 4, 11

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.errors import OptionError
-from ddpexec.schedules.wrapper import ScheduledDataParallel
-from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import (
+from tests.ddpexec.ddp.schedules.training import (
     OPTIMIZERS,
     STEPS,
     apart,
@@ -23,6 +22,7 @@ from tests.ddpexec.schedules.training import (
     weights_of,
     wrapped,
 )
+from tests.ddpexec.groups import ranks
 
 
 def trained(rank: int, scheme: str, optimizer: str = "sgd", **options: Any) -> list[Any]:

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
-from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import (
+from tests.ddpexec.ddp.schedules.training import (
     OPTIMIZERS,
     SCHEMES,
     STEPS,
@@ -23,6 +22,7 @@ from tests.ddpexec.schedules.training import (
     weights_of,
     wrapped,
 )
+from tests.ddpexec.groups import ranks
 from tests.profile import training_steps
 
 FEWER = training_steps(8)

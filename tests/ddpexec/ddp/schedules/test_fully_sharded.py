@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from ddpexec.ddp.fully_sharded import FullySharded
 from ddpexec.errors import ModelMismatchError, OptionError
-from ddpexec.schedules.fully_sharded import FullySharded
 from ddpexec.timing.clock import HostClock
 from ddpexec.timing.observe import Observer
+from tests.ddpexec.ddp.schedules.training import OPTIMIZERS, alone, apart, batch, loss_of, mine, model_of
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import OPTIMIZERS, alone, apart, batch, loss_of, mine, model_of
 
 STEPS = 5
 

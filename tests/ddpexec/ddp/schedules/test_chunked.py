@@ -9,8 +9,18 @@ import pytest
 import torch
 
 from ddpexec.errors import OptionError
+from tests.ddpexec.ddp.schedules.training import (
+    OPTIMIZERS,
+    STEPS,
+    alone,
+    apart,
+    loss_of,
+    mine,
+    model_of,
+    train,
+    wrapped,
+)
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import OPTIMIZERS, STEPS, alone, apart, loss_of, mine, model_of, train, wrapped
 
 PLAIN = {"plain": lambda parameters: torch.optim.SGD(parameters, lr=0.05)}
 

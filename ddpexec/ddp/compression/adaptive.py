@@ -6,8 +6,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 
-from ddpexec.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec
-from ddpexec.compression.feedback import ErrorFeedback, feedback_hook, mean_of
+from ddpexec.ddp.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec
+from ddpexec.ddp.compression.feedback import ErrorFeedback, feedback_hook, mean_of
 from ddpsim.common.errors import InputError
 
 CODECS: dict[int, Codec] = {1: OneBitCodec(), 8: LinearCodec(), 16: HalfCodec()}

@@ -12,11 +12,11 @@ from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel.distributed import _MixedPrecision
 from torch.utils.checkpoint import checkpoint
 
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
-from ddpexec.schedules.wrapper import ScheduledDataParallel
+from tests.ddpexec.ddp.schedules.training import CAPS, OPTIMIZERS, apart, mine, weights_of
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, apart, mine, weights_of
 
 SUMS = ("naive", "flat", "ddp", "priority", "horovod", "multiworker-mirrored")
 OTHERS = ("priority:256B", "dear", "zero1", "zero2", "gradientflow")

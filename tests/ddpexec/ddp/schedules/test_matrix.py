@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
-from ddpexec.schedules.wrapper import ScheduledDataParallel
+from tests.ddpexec.ddp.schedules.test_features import AVERAGES, OTHERS, SUMS, Twice
+from tests.ddpexec.ddp.schedules.training import CAPS, apart, mine, model_of
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.test_features import AVERAGES, OTHERS, SUMS, Twice
-from tests.ddpexec.schedules.training import CAPS, apart, mine, model_of
 
 STEPS = 5
 SCHEMES = (*SUMS, *OTHERS, *AVERAGES)

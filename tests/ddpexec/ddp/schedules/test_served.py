@@ -17,8 +17,7 @@ from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import FinishedWork
 from ddpsim.common.errors import PlanError
 from ddpsim.common.operation import Operation
-from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import (
+from tests.ddpexec.ddp.schedules.training import (
     OPTIMIZERS,
     STEPS,
     alone,
@@ -30,6 +29,7 @@ from tests.ddpexec.schedules.training import (
     weights_of,
     wrapped,
 )
+from tests.ddpexec.groups import ranks
 from tests.forked import command
 
 
@@ -46,7 +46,7 @@ def trained(rank: int, scheme: str, servers: int, optimizer: str, steps: int = S
 
 @ranks.on(3)
 def test_without_overlap_a_gradient_is_taken_once(rank: int) -> None:
-    with mock.patch("tests.ddpexec.schedules.test_served.wrapped", functools.partial(wrapped, overlap=False)):
+    with mock.patch("tests.ddpexec.ddp.schedules.test_served.wrapped", functools.partial(wrapped, overlap=False)):
         runs = [
             trained(rank, f"parameter-server:servers=1{option}", 1, "sgd", steps=3)[0] for option in ("", ",tictac") * 5
         ]

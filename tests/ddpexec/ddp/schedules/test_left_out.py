@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from ddpexec.compression import hook_for
+from ddpexec.ddp.compression import hook_for
+from ddpexec.ddp.fully_sharded import FullySharded
+from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import NeverReadyError, OptionError
-from ddpexec.schedules.fully_sharded import FullySharded
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.bucketing import BucketCaps
 from ddpsim.common.errors import InputError, PlanError
+from tests.ddpexec.ddp.schedules.training import OPTIMIZERS, apart, wrapped
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import OPTIMIZERS, apart, wrapped
 
 ALONE = BucketCaps(bucket_cap_mb=0)
 """A message a parameter."""
