@@ -32,11 +32,11 @@ from ddpexec.capturing.describe import describe_buffers, device_model
 from ddpexec.capturing.devices import tell_devices, time_copies
 from ddpexec.capturing.left_out import count_sent, describe_synchronised_norms
 from ddpexec.capturing.loading import find_loading
+from ddpexec.capturing.models import TrainingModel, build, flush_denormals
 from ddpexec.capturing.own_step import load_own_step
 from ddpexec.capturing.recorder import Recorder
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
-from ddpexec.models import TrainingModel, build, flush_denormals
 from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.common.units import format_count
 from ddpsim.workload import Workload

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddpexec.capturing.models import ESTIMATED
 from ddpexec.capturing.own_step import Factory
 from ddpexec.capturing.shapes import Note, OwnShape, model_shape, module_shape, step_shape
-from ddpexec.models import ESTIMATED
 from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.prediction.carry import ConvertedWorkload, carry_workload
 from ddpsim.workload import Workload

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddpexec.capturing.models.changing import SAMPLES, Case, DynamicModel, make_changing_model
 from ddpexec.ddp.parameters import collect
-from ddpexec.models.changing import SAMPLES, Case, DynamicModel, make_changing_model
 from ddpsim.workload.order_trace import Context, OrderTrace
 from ddpsim.workload.profile import Phase, Workload
 

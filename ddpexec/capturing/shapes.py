@@ -16,10 +16,10 @@ from ddpexec.capturing.autocast import autocasting, watch_dtypes
 from ddpexec.capturing.checkpointing import checkpoint_layers
 from ddpexec.capturing.counting import StepCounter, optimizer_name
 from ddpexec.capturing.fake import copy_as_fake, make_fakes
+from ddpexec.capturing.models import build
+from ddpexec.capturing.models.training import TrainingModel
 from ddpexec.capturing.own_step import Factory, OwnStep, call_builder, factory
 from ddpexec.capturing.phases import name_autocast_dtype
-from ddpexec.models import build
-from ddpexec.models.training import TrainingModel
 from ddpsim.common.errors import InputError
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.operators import PhasesUnderAutocast

@@ -105,7 +105,7 @@ def run(
     refuse_shared_input(arguments.workload, arguments.plan)
     check_writable_folder(arguments.out)
     if arguments.model is not None:
-        from ddpexec.models import builder
+        from ddpexec.capturing.models import builder
 
         builder(arguments.model, place="model")
     recorded = None

@@ -8,9 +8,9 @@ import time
 import torch
 from torch import nn
 
+from ddpexec.capturing.models.training import sgd
 from ddpexec.ddp.fully_sharded import FullySharded
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.models.training import sgd
 from ddpexec.timing.clock import HostClock
 from ddpexec.timing.observe import Observer
 from ddpexec.timing.stopwatch import chill, gather

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.capturing.fake import copy_as_fake, make_fakes
+from ddpexec.capturing.models import Batch, TrainingModel
 from ddpexec.ddp.parameters import ModelParameters, collect
 from ddpexec.errors import OptionError
-from ddpexec.models import Batch, TrainingModel
 from ddpsim.schedules.pipeline import divide_stages
 from ddpsim.schedules.units import modules_of, units_of
 

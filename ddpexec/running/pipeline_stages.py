@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, SplitPoint, pipeline
 
+from ddpexec.capturing.models import Batch, TrainingModel
 from ddpexec.ddp.parameters import collect
 from ddpexec.errors import OptionError
-from ddpexec.models import Batch, TrainingModel
 from ddpexec.running.devices import divide_layers, refuse_tied
 from ddpexec.timing.waiting import keep_time, wait_until
 from ddpsim.schedules.units import modules_of

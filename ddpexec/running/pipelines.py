@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
+from ddpexec.capturing.models import build
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.models import build
 from ddpexec.running.pipeline_options import PipelineOptions
 from ddpexec.running.pipeline_stages import RankStages, make_timed_stages, model_stages
 from ddpexec.running.settings import DISCARDED, RunSettings

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ddpexec.capturing.models import TrainingModel, flush_denormals
 from ddpexec.capturing.own_step import name_errors
 from ddpexec.ddp.parameters import ModelParameters, collect
 from ddpexec.ddp.served import ServerStatistics
@@ -20,7 +21,6 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, round_robin
 from ddpexec.groups.send_rate import limit_send_rate
-from ddpexec.models import TrainingModel, flush_denormals
 from ddpexec.running.batches import Batches
 from ddpexec.running.demand import check_capacity
 from ddpexec.running.devices import rank_devices

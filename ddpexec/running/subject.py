@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from ddpexec.capturing.models import TrainingModel, build
+from ddpexec.capturing.models.training import sgd
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import OptionError
-from ddpexec.models import TrainingModel, build
-from ddpexec.models.training import sgd
 from ddpexec.running.devices import check_module, put_on_devices
 from ddpexec.running.own import OwnTraining
 from ddpexec.running.replay import Replay

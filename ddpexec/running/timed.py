@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ddpexec.models import Batch, TrainingModel
-from ddpexec.models.training import as_tensor
+from ddpexec.capturing.models import Batch, TrainingModel
+from ddpexec.capturing.models.training import as_tensor
 from ddpexec.running.replay import Replay
 from ddpexec.running.timed_layers import TimedLayers
 from ddpsim.workload import Workload

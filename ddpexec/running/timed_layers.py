@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ddpexec.models.training import as_tensor
+from ddpexec.capturing.models.training import as_tensor
 from ddpexec.running.replay import Replay
 from ddpsim.bucketing.assign import in_registration_order
 from ddpsim.common.errors import WorkloadError

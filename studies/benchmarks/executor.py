@@ -42,8 +42,8 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from ddpexec.capturing.models import build
 from ddpexec.ddp.wrapper import DistributedDataParallel
-from ddpexec.models import build
 from ddpsim.common.units import parse_time
 from studies.benchmarks.ratios import ARMS, HEADER, Blocks, Measured, Results, line, summary
 from tests.ddpexec.groups import ranks

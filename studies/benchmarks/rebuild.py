@@ -14,9 +14,9 @@ from functools import partial
 
 import torch
 
+from ddpexec.capturing.models import build
 from ddpexec.ddp.buckets import Buckets, ReducerOptions
 from ddpexec.ddp.parameters import collect
-from ddpexec.models import build
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 
 REPEATS = 40

@@ -32,8 +32,8 @@ import torch
 from torch import nn
 
 import ddpexec
-from ddpexec.models import Batch, TrainingModel, build
-from ddpexec.models.training import as_tensor
+from ddpexec.capturing.models import Batch, TrainingModel, build
+from ddpexec.capturing.models.training import as_tensor
 from ddpexec.running import replay, timed
 from ddpsim.bucketing import Parameter
 from ddpsim.workload import Phase, Workload

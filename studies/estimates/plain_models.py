@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpexec.models.training import Batch, TrainingModel, as_tensor, classifier
+from ddpexec.capturing.models.training import Batch, TrainingModel, as_tensor, classifier
 
 _VOCABULARY = 10_000
 WRITTEN_OUT = {

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from ddpexec.capturing import counting
 from ddpexec.capturing.checkpointing import checkpoint_layers, layers_of
+from ddpexec.capturing.models import bert, build, gpt2
+from ddpexec.capturing.models.resnet import ResNet
+from ddpexec.capturing.models.training import Batch, TrainingModel, classifier
 from ddpexec.capturing.shapes import count_training_step, shape_of
 from ddpexec.ddp.parameters import collect
-from ddpexec.models import bert, build, gpt2
-from ddpexec.models.resnet import ResNet
-from ddpexec.models.training import Batch, TrainingModel, classifier
 from ddpsim.bucketing import Parameter
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.operators import Operator

@@ -19,8 +19,8 @@ from dataclasses import replace
 import torch
 
 from ddpexec.capturing.capture import training_step
+from ddpexec.capturing.models import build
 from ddpexec.microbench.under_load import computation_of
-from ddpexec.models import build
 from ddpexec.timing.stopwatch import seconds_of
 from ddpsim.workload.files import load_workload
 

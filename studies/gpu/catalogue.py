@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpexec.models import ESTIMATED
+from ddpexec.capturing.models import ESTIMATED
 from ddpsim.workload.files import load_workload
 from studies.gpu.steps import Step, document
 

@@ -11,7 +11,7 @@ import torch
 import typer
 
 from ddpexec.__main__ import app
-from ddpexec.models import ESTIMATED
+from ddpexec.capturing.models import ESTIMATED
 from ddpsim.common.files import json_text, write_whole
 from ddpsim.workload.files import load_workload, save_workload
 from studies.benchmarks import executor

@@ -20,8 +20,8 @@ from torch._dynamo.backends.registry import lookup_backend
 from torch._inductor import config, metrics
 from torch._inductor.async_compile import AsyncCompile
 
+from ddpexec.capturing.models.training import Batch, TrainingModel, as_tensor
 from ddpexec.capturing.shapes import count_training_step
-from ddpexec.models.training import Batch, TrainingModel, as_tensor
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration

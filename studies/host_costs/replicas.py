@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from ddpexec.models import build
+from ddpexec.capturing.models import build
 from studies.command import parser
 
 MODELS = ("resnet50", "bert-base")

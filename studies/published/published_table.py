@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddpexec.capturing.models.resnet import ResNet
+from ddpexec.capturing.models.training import classifier
 from ddpexec.capturing.shapes import shape_of
-from ddpexec.models.resnet import ResNet
-from ddpexec.models.training import classifier
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.prediction.predict import predict

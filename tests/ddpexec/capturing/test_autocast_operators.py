@@ -6,8 +6,8 @@ from torch import nn
 from ddpexec.capturing.checkpointing import checkpoint_layers
 from ddpexec.capturing.edges import Edges
 from ddpexec.capturing.live import own_bytes
+from ddpexec.capturing.models.training import Batch, TrainingModel
 from ddpexec.capturing.shapes import count_training_step
-from ddpexec.models.training import Batch, TrainingModel
 
 SAMPLES, WIDTH = 8, 32
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ddpexec.capturing.capture import Capture, CaptureSettings
+from ddpexec.capturing.models import build
 from ddpexec.capturing.recorder import CALL_ITERATIONS, Recorder
-from ddpexec.models import build
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy

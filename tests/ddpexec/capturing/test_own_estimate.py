@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ddpexec.capturing.capture import CaptureSettings, capture_step
 from ddpexec.capturing.estimate import estimate_module, estimate_step
+from ddpexec.capturing.models import build
 from ddpexec.capturing.shapes import FAKE, REAL, module_shape, shape_of, step_shape
-from ddpexec.models import build
 from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.workload.expert_parallel import experts_on_ranks
 from ddpsim.workload.files import load_workload

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from ddpexec.capturing.models import build
+from ddpexec.capturing.models.training import classifier
 from ddpexec.ddp.parameters import collect
-from ddpexec.models import build
-from ddpexec.models.training import classifier
 from ddpexec.running import devices, run
 from ddpexec.running.run import Run
 from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from torch import nn
 
-from ddpexec.models import MODELS
-from ddpexec.models.training import TrainingModel, classifier
+from ddpexec.capturing.models import MODELS
+from ddpexec.capturing.models.training import TrainingModel, classifier
 from ddpexec.running.provenance import provenance
 from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings
@@ -38,7 +38,7 @@ def ran(rank: int, options: dict[str, Any], **subject: Any) -> Run:
 
 @pytest.fixture(autouse=True)
 def a_tiny_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpexec.models.MODELS", {**MODELS, "tiny": tiny})
+    monkeypatch.setattr("ddpexec.capturing.models.MODELS", {**MODELS, "tiny": tiny})
 
 
 def traced(rank: int) -> list[Any]:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from ddpexec.capturing.models import build
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.models import build
 from ddpexec.running.pipeline_options import PipelineOptions
 from ddpexec.running.settings import DISCARDED, RunSettings
 from ddpsim.cli.app import run

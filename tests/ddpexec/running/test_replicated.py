@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ddpexec.capturing.models import build
 from ddpexec.ddp.parameters import collect
-from ddpexec.models import build
 from ddpexec.running import wrapping
 from ddpexec.running.provenance import provenance
 from ddpexec.running.replicated import Replicated

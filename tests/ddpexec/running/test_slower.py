@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddpexec.models.training import TrainingModel, classifier
+from ddpexec.capturing.models.training import TrainingModel, classifier
 from ddpexec.running import slower
 from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from ddpexec.capturing.models import build  # noqa: E402
 from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.models import build  # noqa: E402
 from ddpexec.timing.clock import HostClock  # noqa: E402
 from ddpexec.timing.observe import Observer  # noqa: E402
 from ddpexec.timing.stamping import bucket_s, stamping_s  # noqa: E402

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from ddpexec.capturing.describe import describe_buffers
+from ddpexec.capturing.models import LONGEST, MODELS, build, flush_denormals
 from ddpexec.ddp.parameters import collect
-from ddpexec.models import LONGEST, MODELS, build, flush_denormals
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.common.errors import InputError
 from ddpsim.common.units import MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ddpexec.models.training import TrainingModel, classifier
+from ddpexec.capturing.models.training import TrainingModel, classifier
 
 _EXPANSION = 4
 """Channels out of a bottleneck over those inside (He et al. 2016, section 4.1)."""

@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 import torch
 
-from ddpexec.models import bert, gpt2, mlp, resnet, vgg, vit
-from ddpexec.models.training import Batch, TrainingModel, flush_denormals
+from ddpexec.capturing.models import bert, gpt2, mlp, resnet, vgg, vit
+from ddpexec.capturing.models.training import Batch, TrainingModel, flush_denormals
 from ddpsim.common.errors import InputError, UnknownNameError
 
 MODELS: Mapping[str, Callable[..., TrainingModel]] = MappingProxyType(

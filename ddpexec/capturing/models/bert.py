@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ddpexec.models.training import Batch, TrainingModel, with_length
+from ddpexec.capturing.models.training import Batch, TrainingModel, with_length
 
 _VOCABULARY, POSITIONS, _SEQUENCE, _MASKED = 30522, 512, 128, 0.15
 """Of Devlin et al. 2019 and its uncased vocabulary: words, positions, tokens of most training steps, share masked."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from ddpexec.models.training import TrainingModel, classifier
+from ddpexec.capturing.models.training import TrainingModel, classifier
 
 _STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 

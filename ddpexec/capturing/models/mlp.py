@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ddpexec.models.training import TrainingModel, classifier
+from ddpexec.capturing.models.training import TrainingModel, classifier
 
 _WIDTH, _LAYERS = 2048, 6
 """Chosen by hand: 16 MiB of weights a layer, so that few layers make torch's default buckets."""

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from ddpexec.models.training import TrainingModel, classifier
+from ddpexec.capturing.models.training import TrainingModel, classifier
 
 _WIDTH, _HEADS, _LAYERS, _HIDDEN, _PATCH, _IMAGE = 768, 12, 12, 3072, 16, 224
 """Of ViT-B/16 (Dosovitskiy et al. 2021, table 1); patches and images are squares of so many pixels a side."""

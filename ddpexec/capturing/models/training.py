@@ -27,7 +27,7 @@ class TrainingModel:
     """A module, how to make a batch for it, and its loss.
 
     Attributes:
-        name: as `ddpexec.models.build` takes it.
+        name: as `ddpexec.capturing.models.build` takes it.
         module: in training mode.
         batch_size: samples a batch where nothing else is asked for.
         sample: what a sample is, for people: `image 3x224x224`, `sequence of 128 tokens`.

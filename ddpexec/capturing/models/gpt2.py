@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ddpexec.models.training import Batch, TrainingModel, as_tensor, with_length
+from ddpexec.capturing.models.training import Batch, TrainingModel, as_tensor, with_length
 
 POSITIONS, _SEQUENCE = 1024, 512
 """Of the models of Radford et al. 2019; sequences of half the positions are trained on here."""
