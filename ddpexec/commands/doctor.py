@@ -10,7 +10,7 @@ from ddpsim.cli.output import Output
 @expand
 def doctor(output: Output) -> None:
     """Say what this torch and this machine can do for real runs; `ddpsim doctor` says it with the rest."""
-    from ddpexec.doctor import torches
+    from ddpexec.commands import torch_findings as torches
     from ddpexec.lab import findings as labs
 
     found = [*torches.findings(), *labs.findings()]

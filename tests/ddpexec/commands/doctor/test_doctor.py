@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ddpexec.__main__ import main
-from ddpexec.doctor import torches
+from ddpexec.commands import torch_findings as torches
 from ddpexec.lab import findings as labs
 from ddpsim.common.finding import NO, YES, Finding
 

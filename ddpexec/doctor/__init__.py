@@ -1,1 +1,0 @@
-"""What this torch and this machine's networks can do for real runs."""
