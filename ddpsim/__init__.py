@@ -62,7 +62,7 @@ _MODULES = {
     "BucketCaps": "bucketing",
     "BucketPlan": "bucketing",
     "Calibration": "collectives.calibration",
-    "InputError": "errors",
+    "InputError": "common.errors",
     "Job": "simulation.job",
     "Options": "simulation",
     "Prediction": "prediction.prediction",
@@ -77,11 +77,11 @@ _MODULES = {
     "load_workload": "workload.files",
     "plan": "planning.planner",
     "predict": "prediction.named",
-    "read_table": "measured",
+    "read_table": "calibrating.measured",
     "read_trace": "trace.json",
     "save_workload": "workload.files",
     "sweep": "planning.sweep",
-    "validate": "validation.validate",
+    "validate": "planning.validate",
 }
 """Where each name stands: `ddpsim --help` answers at once because none is imported before it is used."""
 # [Note: no `__all__`] With one, `help(ddpsim)` prints every member of every class, 1,369 lines; the docstring above

@@ -1,7 +1,7 @@
 """How large the project is: `python -m studies.size [--check | --write | --moved A B | --raise ROOM N WHY] [--json]`.
 
 Lines of code are those that have a token which is no comment and no docstring; of tests, of the simulation and of the
-executor (`ddpexec/ddp` and `ddpexec/schedules`) all lines are counted, as `wc -l` does, and of documentation words, as
+executor (`ddpexec/ddp`) all lines are counted, as `wc -l` does, and of documentation words, as
 `wc -w` does. Records are classes that are there for their fields: dataclasses, named tuples, typed dictionaries and
 pydantic models. Floors are the layers of the simulation's import contract. Parameters are many where a function takes
 more than six, `self` and `cls` apart; those of `DistributedDataParallel` are torch's own and not counted. What is on
@@ -36,7 +36,7 @@ BUDGETS = ROOT / "studies/size.toml"
 PACKAGES = "ddpsim", "ddpexec"
 PREDICT = ("predict", "--workload", "resnet50", "--topology", "dgx-1v")
 """The command whose functions and types are counted by room: with its band, as a user asks for it."""
-EXECUTOR = "ddpexec/ddp", "ddpexec/schedules"
+EXECUTOR = ("ddpexec/ddp",)
 _EMPTY = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
     tokenize.ENCODING,
@@ -90,8 +90,8 @@ RANKS_OF_THEIR_OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
          "hosts", "trainers"),
     ),
     "pipelines": (
-        ("ddpsim/cli/pipeline.py", "ddpsim/simulation/jobs/pipeline.py", "ddpsim/simulation/jobs/stages.py", "ddpsim/planning/pipeline.py",
-         "ddpsim/schedules/pipeline.py", "ddpsim/simulation/stages.py"),
+        ("ddpsim/cli/pipeline.py", "ddpsim/simulation/jobs/pipeline.py", "ddpsim/simulation/jobs/stages.py",
+         "ddpsim/planning/pipeline.py", "ddpsim/schedules/pipeline.py", "ddpsim/simulation/stages.py"),
         ("Pipeline", "pipeline", "StageLinks", "StageWork", "ModelPart", "StagePart", "ONLY_STAGE", "parts_of",
          "pace_of_part", "plan_in_model", "micro_batches", "stages_per_rank", "works_of", "passes_of", "beside_stages",
          "part_of_place"),

@@ -63,8 +63,9 @@ class DistributedDataParallel(JoinableModule):
         process_group: torch's, or a list of groups used in turn.
         plan: buckets to use from the first iteration on, in launch order; not rebuilt unless `rebuild` is given.
         first_bucket_mb: cap of the first bucket, in MiB, beside `bucket_cap_mb`.
-        rebuild: when buckets are rebuilt in arrival order: `never`, `once`, `drift`, or a `ddpsim.bucketing.order.Rebuild`. None
-            is as torch: once, but never under `find_unused_parameters`, where any of them may be asked for.
+        rebuild: when buckets are rebuilt in arrival order: `never`, `once`, `drift`, or a
+            `ddpsim.bucketing.order.Rebuild`. None is as torch: once, but never under
+            `find_unused_parameters`, where any of them may be asked for.
         predictor: what each rank expects: `last`, `mean`, `exponential`, `branch`, `context`, `package.module:Class`, a
             class, or a new `ddpsim.bucketing.order.Predictor`.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.

@@ -1,8 +1,8 @@
 """What encoding costs by compression scheme and backend: constants that the microbenchmark of ddpexec measures.
 
-A scheme's kernels and bytes (`ddpsim.schedules.compression.CodecWork`) become time by two constants, as a roofline has them. On
-a core they come out 0.4 to 5.5 times what those of plain copies tell, so that each scheme has its own
-(`studies/orders/order-findings.md`).
+A scheme's kernels and bytes (`ddpsim.schedules.compression.CodecWork`) become time by two constants, as a
+roofline has them. On a core they come out 0.4 to 5.5 times what those of plain copies tell, so that each scheme has
+its own (`studies/orders/order-findings.md`).
 """
 
 from __future__ import annotations

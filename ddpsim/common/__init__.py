@@ -1,1 +1,1 @@
-"""TODO."""
+"""What every room needs: errors, units, files and records of files, options, tables of results, workers."""

@@ -25,8 +25,8 @@ from ddpsim.common.files import write_whole
 
 Made = TypeVar("Made")
 
-ROOMS = ("bucketing", "documents", "gpus", "options", "topology", "workload")
-"""Those whose code says what is made of a shipped file."""
+ROOMS = ("bucketing", "common", "common/documents", "common/options", "topology", "topology/gpus", "workload")
+"""Folders of the package whose code says what is made of a shipped file."""
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -66,8 +66,8 @@ def _stamp(path: Path, beside: tuple[Path, ...]) -> bytes:
 
 @cache
 def stamp_of_modules() -> bytes:
-    """Return what changes with any module of `ROOMS`, or of those that lie outside all rooms."""
-    folders = (_PACKAGE, *map(_PACKAGE.joinpath, ROOMS))
+    """Return what changes with any module of `ROOMS`."""
+    folders = tuple(map(_PACKAGE.joinpath, ROOMS))
     return hashlib.sha256(repr([sorted(_list_files(folder)) for folder in folders]).encode()).digest()
 
 

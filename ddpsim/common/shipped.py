@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddpsim.common.errors import UnknownNameError
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 FOLDERS = {
     "topology": (_PACKAGE / "_shipped" / "topologies", _PACKAGE.parent / "topologies"),
     "workload": (_PACKAGE / "_shipped" / "workloads", _PACKAGE.parent / "traces" / "workloads"),

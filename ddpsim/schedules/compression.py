@@ -226,7 +226,8 @@ class TopK:
 class AdaptivePrecision:
     """Writes each bucket with the fewest of 1, 8, 16 and 32 bits that its gradients bear, and feeds the error back.
 
-    A run finds the bits when the gradients are there (`ddpexec.ddp.compression.AdaptiveState`); a prediction takes `bits`.
+    A run finds the bits when the gradients are there (`ddpexec.ddp.compression.AdaptiveState`); a prediction takes
+    `bits`.
     """
 
     bits: int = 8
@@ -249,7 +250,7 @@ class AdaptivePrecision:
         )
 
     def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
-        """Return the passes of `ddpexec.ddp.compression.codecs`, with the error kept, then those of each rank's message.
+        """Return the passes of `ddpexec.ddp.compression.codecs`, the error kept, then those of each rank's message.
 
         Of 8 bits 16 to encode and keep the error and 4 for each message, of 16 bits 8 and 3, of 32 the correction's 3.
         The choice every 20 iterations, a round trip through three codecs, is two passes more in the mean.

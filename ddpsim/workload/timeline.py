@@ -14,7 +14,8 @@ but its convolutions launch twice."""
 EAGER_LAUNCH_S = 16e-6
 """The same where every kernel that eager mode dispatches is counted, casts and views of weights too: published steps of
 small transformers that the host bounds take 11 to 30 us a kernel (studies/estimates). Between the two by hand, for one
-machine's host is no other's: which of the two it is like is a doubt (`EAGER_LAUNCH` in `ddpsim/prediction/doubts/spreads.py`)."""
+machine's host is no other's: which of the two it is like is a doubt (`EAGER_LAUNCH` in
+`ddpsim/prediction/doubts/spreads.py`)."""
 
 ACCUMULATE_S = 2e-6
 """Host time of autograd's node that hands one gradient to its parameter, before the hook."""

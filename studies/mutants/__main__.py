@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = [
     "ddpsim/bucketing", "ddpsim/collectives", "ddpsim/simulation", "ddpsim/simulation/jobs", "ddpsim/schedules",
     "ddpsim/prediction", "ddpsim/planning", "ddpsim/workload", "ddpsim/trace", "ddpsim/explaining", "ddpsim/topology",
-    "ddpsim/calibrating", "ddpsim/common/options", "ddpsim/common/workers", "ddpexec/ddp", "ddpexec/schedules", "ddpexec/running",
+    "ddpsim/calibrating", "ddpsim/common/options", "ddpsim/common/workers", "ddpexec/ddp", "ddpexec/running",
     "ddpexec/tuning",
 ]  # fmt: skip
 """What is mutated; the tests of a room are in the folder of its name below `tests`."""

@@ -5,7 +5,8 @@ They take a `GradBucket` and return a future of one tensor, so they run under to
     state, hook = hook_for("onebit")
     ddp.register_comm_hook(state, hook)
 
-torch's own fp16, bf16 and PowerSGD hooks come from `hook_for` too, by the names `ddpsim.schedules.compression.scheme` reads.
+torch's own fp16, bf16 and PowerSGD hooks come from `hook_for` too, by the names that
+`ddpsim.schedules.compression.scheme` reads.
 """
 
 from ddpexec.ddp.compression.adaptive import AdaptiveState, adaptive_hook

@@ -1,8 +1,8 @@
 """Marks of a field's type that say what a file may hold there: bounds, another key, what reads it and what writes it.
 
 A record that has a file is declared once, with its checks: it is written by these here, and read in
-`ddpsim.common.documents.records`. Neither a mark nor what is written imports a library, so that rooms without any declare
-records too, and a run that reads no file pays for none.
+`ddpsim.common.documents.records`. Neither a mark nor what is written imports a library, so that rooms without any
+declare records too, and a run that reads no file pays for none.
 """
 
 from __future__ import annotations

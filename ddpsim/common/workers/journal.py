@@ -132,7 +132,7 @@ def open_journal(cache: str | Path | None, beside: str | Path | None = None) -> 
 def code_digest() -> str:
     """Return what tells the code of this package, and what it knows of GPUs, from any other."""
     told = hashlib.sha256()
-    folders = [(Path(__file__).parents[1], "*.py"), *((folder, "*.yaml") for folder in FOLDERS["gpu"])]
+    folders = [(Path(__file__).parents[2], "*.py"), *((folder, "*.yaml") for folder in FOLDERS["gpu"])]
     for folder, names in folders:
         for path in sorted(folder.rglob(names)):
             told.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())

@@ -56,8 +56,8 @@ class JobOptions:
         drop: dotted name of a layer to the probability that an iteration leaves it out.
         drop_buckets: what buckets do where layers are left out, whose bytes are spared only where a bucket has nothing
             else: `mixed` are as without, `aligned` keep each layer apart, `remapped` move up what is left.
-        order: when buckets are rebuilt in arrival order, as `ddpsim.bucketing.order.rebuild` reads it; None is as torch.
-        predictor: which arrivals each rank expects, as `ddpsim.bucketing.order.predictor` takes it: a name, a class, an object.
+        order: when buckets are rebuilt in arrival order, as `bucketing.order.rebuild` reads it; None is as torch.
+        predictor: which arrivals each rank expects, as `bucketing.order.predictor` takes it: name, class or object.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
         scheme: what is sent, when, and what waits for it, as `ddpsim.schedules.named.scheme_named` reads it.
         overlap: `off` sends nothing before backward has ended.

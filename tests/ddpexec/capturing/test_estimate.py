@@ -11,7 +11,7 @@ from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.capturing.estimate import ANCHORS, SHIPPED, carry_model, estimate_model, write_shipped  # noqa: E402
 from ddpexec.capturing.models import ESTIMATED, MODELS  # noqa: E402
 from ddpexec.capturing.shapes import model_shape  # noqa: E402
-from ddpsim.common import shipped
+from ddpsim.common import shipped  # noqa: E402
 from ddpsim.common.errors import WorkloadError  # noqa: E402
 from ddpsim.workload.files import load_workload, save_workload  # noqa: E402
 from ddpsim.workload.gpus import gpu_named, gpu_of  # noqa: E402

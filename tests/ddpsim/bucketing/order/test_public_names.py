@@ -26,7 +26,8 @@ def test_a_predictor_may_be_named_by_the_package() -> None:
 
 
 def test_the_package_imports_none_of_its_modules_by_itself() -> None:
-    code = "import sys, ddpsim.bucketing.order; print(*[name for name in sys.modules if name.startswith('ddpsim.bucketing.order.')])"
+    package = "ddpsim.bucketing.order"
+    code = f"import sys, {package}; print(*[name for name in sys.modules if name.startswith('{package}.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
