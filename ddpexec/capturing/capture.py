@@ -15,34 +15,109 @@ Host times are taken in the hooks that DDP uses; on a GPU a CUDA event stands be
 device while it is timed. Pre-hooks of the modules inside tell when forward first needs each parameter: on a GPU in
 three iterations afterwards, for events beside every module would slow a host that has little else to do. The profiler
 runs last, over two more, and only to learn how long the device was *busy* and where the host waited for it.
+
+How a step's batches are loaded: what one process of the user's `DataLoader` takes for one, measured apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from ddpexec.capturing.compiles import Compiles
 from ddpexec.capturing.describe import describe_buffers, device_model
 from ddpexec.capturing.devices import tell_devices, time_copies
 from ddpexec.capturing.left_out import count_sent, describe_synchronised_norms
-from ddpexec.capturing.loading import find_loading
 from ddpexec.capturing.models import TrainingModel, build, flush_denormals
-from ddpexec.capturing.own_step import load_own_step
+from ddpexec.capturing.own_step import OwnStep, load_own_step, name_errors
 from ddpexec.capturing.recorder import Recorder
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.common.errors import InputError, WorkloadError
+from ddpsim.common.options.input_stage import InputStage
 from ddpsim.common.units import format_count
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload
 from ddpsim.workload.profile import LEFT_OUT, tokens_of
 from ddpsim.workload.replayed import COMPILED
+
+BATCHES = 10
+"""Batches that are loaded to be timed, after one that is not."""
+
+
+def find_loading(own: OwnStep) -> InputStage | None:
+    """Return how the batches of a step with a data loader, its attribute `loader`, are loaded; None where it has none.
+
+    One process loads them here, one after the other, whatever the loader's own number is.
+
+    Raises:
+        InputError: a `loader` that is none of torch's, that loads nothing, or that raises.
+    """
+    loader = getattr(own.step, "loader", None)
+    if loader is None:
+        return None
+    if not isinstance(loader, DataLoader):
+        what, remedy = f"`loader` is a {type(loader).__name__}", "let it be a torch.utils.data.DataLoader"
+        raise InputError(what, place=f"--step {own.path}", remedy=remedy)
+    times, sizes = [], []
+    with name_errors(own.path):
+        for seconds, batch in _time_batches(itertools.islice(_batches(loader), BATCHES + 1)):
+            times.append(seconds)
+            sizes.append(batch_bytes(batch))
+    if not times:
+        raise InputError("`loader` has no batch", place=f"--step {own.path}", remedy="give its dataset samples")
+    return InputStage(
+        load_s=median(times[1:] or times),
+        workers=loader.num_workers,
+        copy_bytes=max(sizes),
+        pinned=loader.pin_memory,
+    )
+
+
+def batch_bytes(batch: Any) -> int:
+    """Return the bytes of all tensors in a batch, which is a tensor or holds some in dicts, lists and tuples."""
+    if isinstance(batch, torch.Tensor):
+        return batch.numel() * batch.element_size()
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    return sum(map(batch_bytes, batch)) if isinstance(batch, list | tuple) else 0
+
+
+def _batches(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Yield batches as one of the loader's processes makes them."""
+    collate = loader.collate_fn
+    if isinstance(loader.dataset, IterableDataset):
+        samples = iter(loader.dataset)
+        while batch := list(itertools.islice(samples, loader.batch_size or 1)):
+            yield collate(batch if loader.batch_size else batch[0])
+    elif loader.batch_sampler is None:
+        for index in loader.sampler:
+            yield collate(loader.dataset[index])
+    else:
+        for indices in loader.batch_sampler:
+            yield collate([loader.dataset[index] for index in indices])
+
+
+def _time_batches(batches: Iterable[Any]) -> Iterator[tuple[float, Any]]:
+    iterator = iter(batches)
+    while True:
+        begin = time.perf_counter()
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        yield time.perf_counter() - begin, batch
+
 
 PRECISIONS = ("fp32", "tf32", "bf16", "amp")
 

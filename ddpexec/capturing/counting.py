@@ -1,8 +1,18 @@
-"""Count one training step: operators by phase, where gradients become complete, what stays alive, which optimizer."""
+"""Count one training step: operators by phase, where gradients become complete, what stays alive, which optimizer.
+
+Bytes that fusion keeps out of memory across each operator of forward: what a graph that began there would add.
+
+A compiler makes one kernel of memory-bound operators and leaves the others to libraries. What a memory-bound operator
+makes is never written where all that read it can be in its kernel: memory-bound ones too, none of which waits for a
+library's kernel that the tensor went into. A graph that ends between them writes it, and the next one reads it.
+
+Bytes that a compiler keeps out of memory: what memory-bound operators in a row write for each other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,9 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ddpexec.capturing.attention import FusedAttention
 from ddpexec.capturing.compiles import compiler_of, find_calling_compiler, is_compiled
 from ddpexec.capturing.describe import describe_buffers
-from ddpexec.capturing.edges import Edges
 from ddpexec.capturing.fixed import FixedBytes
-from ddpexec.capturing.intermediates import Intermediates
 from ddpexec.capturing.left_out import (
     describe_calls,
     describe_synchronised_norms,
@@ -32,6 +40,107 @@ from ddpexec.ddp.parameters import collect
 from ddpsim.common.errors import WorkloadError
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.operators import Operator
+
+
+@dataclass(slots=True)
+class _Made:
+    """A tensor: what made it and what reads it last, and whether all that does can be one kernel.
+
+    Attributes:
+        bit: of its own in sets of tensors.
+        before: the set of tensors that it rests on, and itself.
+        waits: those of them whose way here leads through a library's kernel.
+    """
+
+    by: int
+    last: int
+    size_bytes: int
+    fused: bool
+    bit: int
+    before: int
+    waits: int
+
+
+@dataclass(slots=True)
+class Edges:
+    """Follows which tensors operators of forward make, and which operator is the last to read each.
+
+    Args:
+        element_bytes: of a tensor.
+    """
+
+    element_bytes: Callable[[Tensor], int]
+    _alive: dict[int, _Made] = field(default_factory=dict)
+    """By storage."""
+    _all: list[_Made] = field(default_factory=list)
+
+    def note(self, number: int, read: Sequence[Tensor], written: Sequence[Tensor], *, memory: bool = True) -> None:
+        """Note operator `number`, which reads and writes tensors; where not `memory` it is a library's kernel."""
+        known = [made for each in read if (made := self._alive.get(storage_key(each) or -1)) is not None]
+        before, waits = 0, 0
+        for made in known:
+            before |= made.before
+            waits |= made.waits
+        for made in known:
+            made.last = number
+            made.fused &= memory and not waits & made.bit
+        for tensor in written:
+            key = storage_key(tensor)
+            if key is None or key in self._alive:
+                continue
+            size_bytes, bit = tensor.numel() * self.element_bytes(tensor), 1 << len(self._all)
+            made = _Made(number, number, size_bytes, memory, bit, before | bit, waits if memory else before)
+            self._alive[key] = made
+            self._all.append(made)
+            weakref.finalize(tensor.untyped_storage(), self._alive.pop, key, None)
+
+    def crossing(self, operators: int) -> list[float]:
+        """Return for each operator the bytes made before it that it or later ones read in the kernel that made them."""
+        changes = [0.0] * (operators + 1)
+        for made in self._all:
+            if made.fused and made.last > made.by:
+                changes[made.by + 1] += made.size_bytes
+                changes[made.last + 1] -= made.size_bytes
+        crossing, now = [], 0.0
+        for change in changes[:operators]:
+            now += change
+            crossing.append(now)
+        return crossing
+
+
+@dataclass(slots=True)
+class Intermediates:
+    """Follows operators in launch order and knows what the run of memory-bound ones in hand has written.
+
+    A tensor of the run that the next of its operators reads is not read from memory, and at the first such read its
+    write is left out too; one that none of them reads stays written.
+    """
+
+    _written: dict[int | None, bool] = field(default_factory=dict)
+    """By storage, whether a read has been seen."""
+
+    def end_run(self) -> None:
+        """Begin a new run."""
+        self._written.clear()
+
+    def fused_bytes(self, kind: str, read: Sequence[Tensor], written: Sequence[Tensor]) -> float:
+        """Return what fusing the operator with those before it in its run leaves out; see `Operator.fused_bytes`."""
+        if kind != "memory":
+            self.end_run()
+            return 0.0
+        left_out = 0.0
+        for tensor in {storage_key(each): each for each in read}.values():
+            key = storage_key(tensor)
+            if key is not None and key in self._written:
+                size = float(tensor.numel() * fp32_bytes(tensor))
+                left_out += size if self._written[key] else 2 * size
+                self._written[key] = True
+        for tensor in written:
+            if (key := storage_key(tensor)) is not None:
+                self._written[key] = False
+                weakref.finalize(tensor.untyped_storage(), self._written.pop, key, None)
+        return left_out
+
 
 _NORMS = ("norm", "linalg_vector_norm", "_foreach_norm")
 _READS_VALUE = "_local_scalar_dense"

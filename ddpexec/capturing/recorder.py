@@ -1,27 +1,171 @@
-"""Stamps of one process's iterations on the host clock and, on a GPU, as CUDA events beside it."""
+"""Stamps of one process's iterations on the host clock and, on a GPU, as CUDA events beside it.
+
+A short pass under the profiler: how long the device is busy in each phase, and where the host waits for it.
+
+Nothing is timed under it otherwise: the profiler slows the host. Kernel durations hardly change.
+
+When forward first needs each parameter, from the calls of modules that were stamped in several iterations.
+"""
 
 from __future__ import annotations
 
+import json
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile, record_function
 
-from ddpexec.capturing.device_pass import DevicePass
 from ddpexec.capturing.devices import CopiesBetween, DevicesStamps, check_devices
-from ddpexec.capturing.forward_calls import ForwardCalls
-from ddpexec.capturing.needs import StampedForward, forward_use_of
+from ddpexec.capturing.forward_calls import FirstUse, ForwardCalls
 from ddpexec.capturing.phases import Phases, autocast_dtype_of, batch_size_of, precision_of
 from ddpexec.capturing.stamps import NANOSECOND, Stamp
 from ddpexec.ddp.parameters import collect
 from ddpsim.common.errors import WorkloadError
 from ddpsim.workload import Phase
-from ddpsim.workload.kineto.device_use import DeviceUse
-from ddpsim.workload.profile import ForwardUse
+from ddpsim.workload.kineto.device_use import DeviceUse, device_use
+from ddpsim.workload.profile import ForwardUse, median_use
+
+PREFIX = "ddpexec:"
+
+
+class DevicePass:
+    """Profiles a few iterations whose phases are marked one after the other.
+
+    Args:
+        device: a GPU, which need not be the current one.
+
+    Attributes:
+        iterations: how many are profiled.
+        done: whether they are over.
+    """
+
+    iterations = 2
+
+    def __init__(self, device: torch.device) -> None:
+        self.done = False
+        self._device = device
+        self._profiler: profile | None = None
+        self._mark: record_function | None = None
+        self._left = self.iterations
+        self._use: DeviceUse | None = None
+
+    def start(self) -> None:
+        """Begin with the next iteration."""
+        if self._profiler is None and not self.done:
+            torch.cuda.synchronize(self._device)
+            self._profiler = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+            self._profiler.start()
+
+    def mark(self, phase: str) -> None:
+        """Begin `phase`, which ends the one before."""
+        if self._profiler is None:
+            return
+        self._close_mark()
+        self._mark = record_function(PREFIX + phase)
+        self._mark.__enter__()  # type: ignore[no-untyped-call]
+
+    def end_iteration(self) -> None:
+        """Count an iteration; after the last one read the profile."""
+        if self._profiler is None or self._mark is None:
+            return
+        self._close_mark()
+        self._left -= 1
+        if self._left == 0:
+            profiler, self._profiler = self._profiler, None
+            torch.cuda.synchronize(self._device)
+            profiler.stop()
+            self._use = device_use(_events(profiler), PREFIX)
+            self.done = True
+
+    def stop(self) -> None:
+        """End the profiler early, where it still runs."""
+        if self._profiler is not None:
+            self._close_mark()
+            self._profiler.stop()
+            self._profiler = None
+
+    def use(self) -> DeviceUse:
+        """Return what the pass found."""
+        assert self._use is not None
+        return self._use
+
+    def _close_mark(self) -> None:
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+            self._mark = None
+
+
+def _events(profiler: profile) -> list[dict[str, object]]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events: list[dict[str, object]] = json.loads(path.read_text())["traceEvents"]
+        return events
+
+
+@dataclass(frozen=True, slots=True)
+class StampedForward:
+    """A forward holds when it began and ended, and when it needed each parameter, by registration index."""
+
+    start: Stamp
+    end: Stamp
+    needs: Sequence[FirstUse[Stamp] | None]
+
+    @property
+    def host_s(self) -> float:
+        """Seconds of the host."""
+        return self.end.host_s - self.start.host_s
+
+    @property
+    def device_s(self) -> float:
+        """Seconds of the device, idle ones among them."""
+        return self.end.device_since(self.start)
+
+    def use(self) -> ForwardUse:
+        """Return the needs as seconds from the start."""
+        moments = [None if need is None else need.moment for need in self.needs]
+        host = [np.nan if moment is None else moment.host_s - self.start.host_s for moment in moments]
+        device = [np.nan if moment is None else max(moment.device_since(self.start), 0.0) for moment in moments]
+        return ForwardUse(np.array(host), np.array(device))
+
+    def tells(self) -> bool:
+        """Whether any call inside was seen, so that not all needs are but the start."""
+        return any(need is not None and (need.moment is not self.start or not need.around) for need in self.needs)
+
+
+def forward_use_of(forwards: Sequence[StampedForward], host_s: float, device_s: float) -> tuple[ForwardUse | None, str]:
+    """Return when forward first needs each parameter, the median of `forwards`, and for people how that is known.
+
+    Args:
+        forwards: whose hooks make them a little longer than those that are recorded without.
+        host_s, device_s: what forward takes on either clock in the recorded iterations.
+    """
+    if not any(forward.tells() for forward in forwards):
+        return None, "not known: no call of a module that owns parameters was seen; all count as at the start"
+    host, device = (
+        whole / own if (own := float(np.median([getattr(forward, clock) for forward in forwards]))) > 0 else 1.0
+        for clock, whole in (("host_s", host_s), ("device_s", device_s))
+    )
+    use = median_use([forward.use() for forward in forwards]).scale(host, device)
+    rounded = ForwardUse(use.host_s.round(NANOSECOND), use.device_s.round(NANOSECOND))
+    return rounded, "measured: pre-hooks of the modules that own parameters" + _make_around(forwards)
+
+
+def _make_around(forwards: Sequence[StampedForward]) -> str:
+    needs = zip(*(forward.needs for forward in forwards), strict=True)
+    count = sum(any(need is not None and need.around for need in of_one) for of_one in needs)
+    if not count:
+        return ""
+    whose = f"{count} of {len(forwards[0].needs)} parameters are of modules that are not called themselves"
+    return f"; {whose}: the call of the next one around them is taken"
+
 
 CALL_ITERATIONS = 3
 """Iterations of a GPU's capture in which calls of modules are stamped; chosen by hand: their median leaves one out."""

@@ -1,4 +1,7 @@
-"""Operators of one training step without running it: of a shipped model, a user's step, or a module with a batch."""
+"""Operators of one training step without running it: of a shipped model, a user's step, or a module with a batch.
+
+Activation checkpointing as a knob of an estimate: each of a model's equal layers is computed again in backward.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ddpexec.capturing.autocast import autocasting, watch_dtypes
-from ddpexec.capturing.checkpointing import checkpoint_layers
 from ddpexec.capturing.counting import StepCounter, optimizer_name
 from ddpexec.capturing.fake import copy_as_fake, make_fakes
 from ddpexec.capturing.models import build
@@ -23,6 +27,37 @@ from ddpexec.capturing.phases import name_autocast_dtype
 from ddpsim.common.errors import InputError
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.operators import PhasesUnderAutocast
+
+_LAYERS = 2
+"""From so many equal modules in a row on they are taken for the layers of a model; the longest such row is."""
+
+
+def layers_of(module: nn.Module) -> nn.ModuleList | nn.Sequential | None:
+    """Return the longest list of modules of one class within `module`; None where there is none of two and more."""
+    found: nn.ModuleList | nn.Sequential | None = None
+    for each in module.modules():
+        if not isinstance(each, nn.ModuleList | nn.Sequential) or len({type(layer) for layer in each}) != 1:
+            continue
+        if len(each) >= max(_LAYERS, 1 + (0 if found is None else len(found))):
+            found = each
+    return found
+
+
+def checkpoint_layers(module: nn.Module) -> nn.Module:
+    """Let each layer of `module` keep its inputs alone and compute itself again in backward; returns `module`.
+
+    Raises:
+        InputError: a module without a list of equal layers.
+    """
+    layers = layers_of(module)
+    if layers is None:
+        what = f"{type(module).__name__} has no list of equal layers"
+        remedy = "call torch.utils.checkpoint in the module itself; a step that does is counted as it is"
+        raise InputError(what, place="--activation-checkpointing", remedy=remedy)
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+    return module
+
 
 FAKE = "on fake tensors, without values"
 REAL = "in one real step on this machine's processor"

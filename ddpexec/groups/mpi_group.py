@@ -16,8 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpexec.errors import OptionError
-from ddpexec.groups.mpi_buffers import buffer_of, check_tensor, contiguous, is_average, reduction
-from ddpexec.groups.mpi_work import MpiCalls, MpiWork
+from ddpexec.groups.mpi_work import MpiCalls, MpiWork, buffer_of, check_tensor, contiguous, is_average, reduction
 from ddpexec.groups.mpi_world import communicator_of, leave, mpi
 
 NAME = "mpi4py"

@@ -2,6 +2,10 @@
 
 The parts are those of the simulation: hook and small copies, launch, copies by byte, the end of a bucket, DDP's share
 of forward, buffers, the search for unused parameters. On a CPU caches are cold, as layers' computing leaves them.
+
+Copies into buckets and out, as a backward and its end make them, alone and beside collectives.
+
+What torch's `fully_shard` takes of a host for each collective, beside waiting for it: hooks, views, copies.
 """
 
 from __future__ import annotations
@@ -10,18 +14,211 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from ddpexec.capturing.models.training import sgd
+from ddpexec.ddp.flat import FlatBucket
+from ddpexec.ddp.fully_sharded import FullySharded
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.microbench.codecs import measure_codecs
-from ddpexec.microbench.copies import Copies, make_small_bucket
 from ddpexec.microbench.crowded import measure_crowded
-from ddpexec.microbench.units import measure_units
-from ddpexec.timing.stopwatch import Prepare, agree_on_median, chill, measure_last_to_last, median_difference, span_of
+from ddpexec.timing.clock import HostClock
+from ddpexec.timing.observe import Observer
+from ddpexec.timing.stopwatch import (
+    Prepare,
+    Span,
+    agree_on_median,
+    allreduces_span,
+    chill,
+    gather,
+    measure_last_to_last,
+    median_difference,
+    seconds_of,
+    span_of,
+    time_on_device,
+)
+
+BUCKETS, BUCKET_PARAMETERS = 4, 12
+"""Buckets that are copied into by turns, and gradients in each; chosen by hand."""
+BUCKET_BYTES = 25 << 20
+"""torch's default bucket; four of them and their gradients are more than caches hold."""
+
+SMALL_BYTES = 64 << 10
+"""A message whose time is that of its steps, its bytes next to nothing."""
+LARGE_BYTES = 8 << 20
+"""A message whose time is that of its bytes."""
+_LARGE, _SMALL = 5, 12
+"""Repetitions of the large and of the small collective, whose median counts; chosen by hand."""
+
+
+def make_small_bucket(numel: int, device: torch.device) -> tuple[FlatBucket, list[nn.Parameter]]:
+    """Return a bucket of gradients of `numel` elements, and its parameters."""
+    parameters = [nn.Parameter(torch.ones(numel, device=device)) for _ in range(BUCKET_PARAMETERS)]
+    indices = tuple(range(BUCKET_PARAMETERS))
+    made = FlatBucket(0, indices, parameters, as_view=False, batched=False)
+    made.divisor = 2
+    return made, parameters
+
+
+class Copies:
+    """Default buckets with gradients that lie apart from them.
+
+    Attributes:
+        size_bytes: copied by one round trip: every gradient in and out.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        numel = BUCKET_BYTES // 4 // BUCKET_PARAMETERS
+        self._buckets = [make_small_bucket(numel, device) for _ in range(BUCKETS)]
+        self.size_bytes = 2 * sum(bucket.size_bytes for bucket, _ in self._buckets)
+        self._next = 0
+        for _, parameters in self._buckets:
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter)
+
+    def round_trip(self) -> None:
+        """Copy every bucket in, then every bucket out."""
+        for bucket, _ in self._buckets:
+            for place in range(BUCKET_PARAMETERS):
+                bucket.fill(place)
+            bucket.complete()
+        for bucket, _ in self._buckets:
+            bucket.write_back(())
+
+    def speed(self, communicator: Communicator) -> float:
+        """Return bytes copied a second where all ranks copy at once, more gradients than caches hold."""
+        self.round_trip()
+        taken = self._make_timer()
+        times = []
+        for _ in range(6):
+            communicator.barrier()
+            times.append(taken())
+        return self.size_bytes / statistics.median(times)
+
+    def _make_timer(self) -> Callable[[], float]:
+        if self._device.type == "cuda":
+            return time_on_device(self.round_trip, self._device)
+        return lambda: seconds_of(self.round_trip, self._device)
+
+    def slowdowns(self, communicator: Communicator) -> dict[str, float]:
+        """Return by which factors copies and collectives slow each other, one or more each; every rank copies.
+
+        `copy_slowdown` of copies beside a large collective, `communication_slowdown` of that collective, and
+        `step_slowdown` of a small one, whose time is that of threads woken from step to step.
+        """
+        large = [self.measure_beside(communicator, torch.ones(LARGE_BYTES // 4)) for _ in range(_LARGE)]
+        small = [self.measure_beside(communicator, torch.ones(SMALL_BYTES // 4)) for _ in range(_SMALL)]
+        copies = agree_on_median(statistics.median(each.copy_ratio for each in large), communicator)
+        return {
+            "copy_slowdown": max(1.0, copies),
+            "communication_slowdown": max(1.0, _slowdown(large, communicator)),
+            "step_slowdown": max(1.0, _slowdown(small, communicator)),
+        }
+
+    def measure_beside(self, communicator: Communicator, tensor: Tensor) -> BesideCopies:
+        """Time a collective on `tensor` without copies and beside them; every rank calls it."""
+        communicator.barrier()
+        quiet = allreduces_span(communicator, tensor)
+        communicator.barrier()
+        start, copies = time.perf_counter(), []
+        work = communicator.all_reduce(tensor, 0)
+        while not work.is_completed():
+            copies.append(self._copy_one())
+        busy = start, time.perf_counter()
+        communicator.barrier()
+        alone = [self._copy_one() for _ in range(max(len(copies), BUCKET_PARAMETERS))]
+        # The collective may have ended during the last copy.
+        beside = copies[:-1] or copies or alone
+        return BesideCopies(quiet, busy, statistics.fmean(beside) / statistics.fmean(alone))
+
+    def _copy_one(self) -> float:
+        """Copy the next gradient in; return the seconds."""
+        self._next = (self._next + 1) % (BUCKETS * BUCKET_PARAMETERS)
+        number, place = divmod(self._next, BUCKET_PARAMETERS)
+        start = time.perf_counter()
+        self._buckets[number][0].fill(place)
+        return time.perf_counter() - start
+
+
+@dataclass(frozen=True, slots=True)
+class BesideCopies:
+    """Holds a collective without and with copies beside it, on this rank, and a copy's time then over that alone."""
+
+    quiet: Span
+    busy: Span
+    copy_ratio: float
+
+
+def _slowdown(measured: list[BesideCopies], communicator: Communicator) -> float:
+    """Return the collectives' median with copies beside them over that without."""
+    busy = measure_last_to_last([each.busy for each in measured], communicator)
+    quiet = measure_last_to_last([each.quiet for each in measured], communicator)
+    return statistics.median(busy) / statistics.median(quiet)
+
+
+BLOCKS, WIDTH = 8, 16
+"""Of the model: blocks of three small layers, about what a block of ResNet-50 has in parameters; chosen by hand."""
+WARM_UP, REPEATS = 3, 12
+"""Steps that are discarded, and those whose median counts; chosen by hand."""
+
+
+class _Blocks(nn.Module):
+    """Numbered blocks, and one layer in none of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3))) for _ in range(BLOCKS))
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+def measure_units(communicator: Communicator) -> float:
+    """Return seconds a collective: a step under `fully_shard` less its collectives, over one without it.
+
+    Of a collective counts what the rank that came last waited: what ranks wait for each other at every one of them is
+    the host's time, whose chance differences add up where all wait for all.
+    """
+    observer = Observer(HostClock())
+    sharded = FullySharded(_Blocks(), "fsdp2", sgd, process_group=communicator.main, observer=observer)
+    plain, steps, without = _Blocks(), [], []
+    for number in range(WARM_UP + REPEATS):
+        observer.begin(number, synced=True)
+        steps.append(_step_s(sharded))
+        without.append(_step_s(plain))
+    observer.close()
+    count = len(sharded.schedule)
+    waits = [end - begin for note in observer.notes for begin, end in note.waits or ()]
+    last = [min(each) for each in zip(*gather(waits, communicator), strict=True)]
+    sent_s = [sum(last[number * count : (number + 1) * count]) for number in range(WARM_UP + REPEATS)]
+    own_s = [step - sent - plain_s for step, sent, plain_s in zip(steps, sent_s, without, strict=True)]
+    taken: float = statistics.median(own_s[WARM_UP:]) / count
+    return max(0.0, taken)
+
+
+def _step_s(model: nn.Module) -> float:
+    """Return the seconds of a forward and a backward, each with caches cold."""
+    x, seconds = torch.ones(4, WIDTH), 0.0
+    chill(x.device)
+    begin = time.perf_counter()
+    loss = model(x).sum()
+    seconds += time.perf_counter() - begin
+    chill(x.device)
+    begin = time.perf_counter()
+    loss.backward()
+    seconds += time.perf_counter() - begin
+    model.zero_grad(set_to_none=True)
+    return seconds
+
 
 GRADIENTS = 200
 """Small parameters of the model whose hooks are timed."""

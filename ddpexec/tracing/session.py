@@ -1,12 +1,21 @@
-"""What is traced of one loop once its module is known: its steps' records, its files, and what other ranks are told."""
+"""What is traced of one loop once its module is known: its steps' records, its files, and what other ranks are told.
+
+Iterations of a loop stamped into an observer's notes, and steps counted, as a loop's hooks tell of them.
+
+Files of a trace that goes on: the newest stamped steps in the folder itself, earlier ones in folders beside them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +28,211 @@ from ddpexec.timing.clock import clock_of, drain
 from ddpexec.timing.observe import Note, Observer
 from ddpexec.timing.records import Records
 from ddpexec.tracing.exchange import Exchange, Words
-from ddpexec.tracing.iterations import Iterations
-from ddpexec.tracing.rotation import SUMMARY, BufferedIterations, Rotation
+from ddpexec.tracing.loop import LoopStamps
 from ddpexec.tracing.settings import TraceSettings
 from ddpexec.tracing.subjects import subject_of
 from ddpexec.tracing.summary import Watcher, describe_interval
-from ddpsim.trace.records import Iteration
+from ddpexec.tracing.traced import TracedModule
+from ddpsim.common.files import remove
+from ddpsim.trace.json import discard_trace, write_rank, write_run
+from ddpsim.trace.records import Iteration, Span, Trace
+
+
+@dataclass(slots=True)
+class _Open:
+    """What has happened since the last forward began."""
+
+    backward: bool = False
+    stepped: bool = False
+    loaded: bool = False
+    optimizer_end_s: float | None = None
+
+
+class Iterations(LoopStamps):
+    """Stamps the iterations of one subject, those of the steps that settings name.
+
+    An iteration is from one start of forward to the next; several forwards before one backward are one. A step ends
+    with the optimizer's; in a loop without one that torch knows, with a backward that reduces.
+
+    Args:
+        subject: whose hooks stamp.
+        observer: takes the moments.
+        settings: which steps are stamped.
+        told: called at each forward: is it the first of a step?
+
+    Attributes:
+        closed: notes of stamped iterations that are over.
+        step: number of the step that the present iteration is of, from 0 on.
+        index: number of the present iteration.
+        step_s: host seconds of the step that ended last.
+        stamping: whether the present step is stamped.
+    """
+
+    def __init__(
+        self, subject: TracedModule, observer: Observer, settings: TraceSettings, told: Callable[[bool], None]
+    ) -> None:
+        super().__init__(observer)
+        self._subject, self._settings, self._told = subject, settings, told
+        self.closed: list[Note] = observer.notes
+        self.step, self.index = -1, -1
+        self.step_s = 0.0
+        self.stamping = False
+        self._open = _Open(backward=True, stepped=True)
+        self._optimizer_seen = self._synced = False
+        self._step_began_s = 0.0
+
+    def on_forward(self) -> None:
+        """Forward begins."""
+        self._told(self._begin())
+
+    def _begin(self) -> bool:
+        """Begin an iteration where one is over; return whether it is the first of a step."""
+        if not self._open.backward:
+            return False
+        begin_s, former = time.perf_counter(), self._open
+        first = former.stepped or (self._synced and not self._optimizer_seen)
+        self._close_step(begin_s, first)
+        self.index += 1
+        self._open, self._synced = _Open(), self._subject.is_synced()
+        if first:
+            self.stamping = self._settings.is_stamped(self.step)
+        if self.stamping:
+            self._subject.attach()
+            self._observer.begin(self.index, synced=self._synced, stepped=False)
+            self._subject.begin()
+        else:
+            self._observer.close()
+            self._subject.detach()
+        return first
+
+    def on_backward_end(self) -> None:
+        """Backward is over."""
+        self._open.backward = True
+        super().on_backward_end()
+
+    def on_optimizer_end(self, inside: bool) -> None:
+        """An optimizer's step is over."""
+        self._optimizer_seen = self._open.stepped = True
+        self._open.optimizer_end_s = time.perf_counter()
+        if self._observer.note is not None:
+            self._observer.note.stepped = True
+        super().on_optimizer_end(inside)
+
+    def on_input(self, begin_s: float, end_s: float) -> None:
+        """A batch was waited for."""
+        self._open.loaded = True
+        if self._observer.note is not None:
+            self._observer.note.inputs.append((begin_s, end_s))
+
+    def end(self) -> None:
+        """The loop is over: its last iteration ends where its optimizer, or its backward, did."""
+        note = self._observer.note
+        if note is not None:
+            complete = note.backward is not None
+            ends = [pair[1] for pair in (note.backward, note.optimizer) if pair is not None]
+            self._observer.close(ends[-1] if ends else None)
+            if not complete:
+                self.closed.pop()
+        self._subject.detach()
+
+    def _close_step(self, now_s: float, first: bool) -> None:
+        note, former = self._observer.note, self._open
+        if note is not None:
+            note.stepped |= self._synced and not self._optimizer_seen
+            if not former.loaded and former.optimizer_end_s is not None:
+                note.inputs.append((former.optimizer_end_s, now_s))
+        if first:
+            self.step_s = now_s - self._step_began_s if self.step >= 0 else 0.0
+            self._step_began_s = now_s
+            self.step += 1
+
+
+SUMMARY = "summary-rank{}.jsonl"
+
+
+@dataclass(slots=True)
+class BufferedIterations:
+    """Stamped iterations that no file holds yet."""
+
+    iterations: list[Iteration] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Forget them."""
+        self.iterations.clear()
+        self.spans.clear()
+
+
+class Rotation:
+    """Writes one rank's files.
+
+    `FOLDER/rank{N}.json.gz` are the newest steps, so that the folder is a trace at any time; before newer ones are
+    written it goes to `FOLDER/steps-{first iteration}/`, which is a trace too. Every rank rotates at the same steps, so
+    that each folder holds the same iterations of all. Rank 0 writes each `run.json`.
+
+    Args:
+        folder: of the trace.
+        rank, world_size, backend: as in the files.
+        files: how many are kept.
+
+    Raises:
+        InputError: an earlier trace that cannot be removed.
+    """
+
+    def __init__(self, folder: Path, rank: int, world_size: int, backend: str, files: int) -> None:
+        self._folder, self._rank, self._world, self._backend, self._files = folder, rank, world_size, backend, files
+        self._newest: int | None = None
+        for earlier in self._list_earlier():
+            self._remove(earlier)
+        discard_trace(folder, rank, world_size)
+        remove(folder / SUMMARY.format(rank))
+
+    def write(self, recorded: BufferedIterations, provenance: Mapping[str, object]) -> None:
+        """Write what is recorded as the newest file, and clear it.
+
+        Raises:
+            InputError: the file cannot be written, or the one before it not be moved.
+        """
+        if not recorded.iterations:
+            return
+        if self._newest is not None:
+            self._rotate(self._newest)
+        self._newest = recorded.iterations[0].index
+        trace = Trace(self._world, self._backend, recorded.iterations, recorded.spans, provenance)
+        write_rank(trace, self._rank, self._folder)
+        if self._rank == 0:
+            write_run(trace, self._folder)
+        recorded.clear()
+
+    def _rotate(self, first: int) -> None:
+        target = self._folder / f"steps-{first:08d}"
+        target.mkdir(parents=True, exist_ok=True)
+        self._name_own_file(self._folder).rename(self._name_own_file(target))
+        if self._rank == 0:
+            shutil.copyfile(self._folder / "run.json", target / "run.json")
+        kept = self._files - 1
+        earlier = self._list_earlier()
+        for old in earlier[: max(0, len(earlier) - kept)]:
+            self._remove(old)
+
+    def _list_earlier(self) -> list[Path]:
+        """Return the folders of earlier files of this rank, oldest first."""
+        if not self._folder.is_dir():
+            return []
+        found = [each for each in self._folder.iterdir() if re.fullmatch(r"steps-\d{8,}", each.name)]
+        return sorted(
+            (each for each in found if self._name_own_file(each).exists()), key=lambda each: int(each.name[6:])
+        )
+
+    def _remove(self, earlier: Path) -> None:
+        remove(self._name_own_file(earlier))
+        if self._rank == 0:
+            remove(earlier / "run.json")
+        with contextlib.suppress(OSError):  # others' files are still there
+            earlier.rmdir()
+
+    def _name_own_file(self, folder: Path) -> Path:
+        return folder / f"rank{self._rank}.json.gz"
 
 
 class Session:

@@ -2,6 +2,10 @@
 
 It lives between steps: whatever it does, it does where `step` is called, which every rank does equally often. A rank on
 which it fails leaves it, and trains on; ranks that wait for that one in the tuner's own group hear of it and leave too.
+
+Plans that are run for a few steps to see messages of other sizes, where those of the present plan are all alike.
+
+A rank's own step clock: what is left of a tuner once it has decided.
 """
 
 from __future__ import annotations
@@ -22,23 +26,77 @@ from torch import nn
 
 from ddpexec.errors import OptionError
 from ddpexec.tuning.choosing import choose
-from ddpexec.tuning.decision import RoundDecision, write_page
-from ddpexec.tuning.observed import Observed, RankSteps
+from ddpexec.tuning.decision import RoundDecision, Steps, Trials, run_steps, write_page
+from ddpexec.tuning.observed import Observed, ObservedJob, RankSteps
 from ddpexec.tuning.observing import Watch
 from ddpexec.tuning.plan import DDP, Groups, TrialPlan, call_of
 from ddpexec.tuning.predictor import PredictingProcess
-from ddpexec.tuning.probing import probes
 from ddpexec.tuning.racing import PRESENT
 from ddpexec.tuning.ranking import Candidate, CapRanking
 from ddpexec.tuning.rewrapping import caps_in_force, find_wrapped, is_scheduled, refusal
-from ddpexec.tuning.step_clock import StepClock
 from ddpexec.tuning.switching import PlanSwitch
-from ddpexec.tuning.trials import Steps, Trials, run_steps
+from ddpexec.tuning.wires import APART, wire_of
 from ddpexec.tuning.words import Words
-from ddpsim.bucketing import BucketCaps
+from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.common.files import check_writable_folder
 from ddpsim.common.other_work import ProcessorClock, find_other_work
+from ddpsim.common.units import MIB
 from ddpsim.planning.worth import WORTH_IT
+
+_SMALLER, _LARGER = 0.45, 2.2
+"""Caps of the two probing plans over the largest message of the present one: just as far from it as it takes to tell
+bytes from latency (`APART`), since a plan far from the present one is far from the best as often."""
+
+
+def probes(job: ObservedJob, ranks: Sequence[RankSteps]) -> list[TrialPlan]:
+    """Return the plans to probe with, at most two; none where the present one tells bytes from latency."""
+    wire = wire_of([ranks])
+    if wire is None or wire.apart:
+        return []
+    order = [index for group in ranks[0].groups for index in group]
+    sizes = [size for size, _ in wire.seen]
+    found: list[TrialPlan] = []
+    for share in (_SMALLER, _LARGER):
+        caps = BucketCaps(bucket_cap_mb=share * sizes[-1] / MIB)
+        plan = rebuilt_plan(job.parameters, caps, order)
+        made = [bucket.size_bytes for bucket in plan.buckets]
+        if max(*made, *sizes) >= APART * min(*made, *sizes):
+            found.append(TrialPlan(caps, tuple(tuple(group) for group in plan.groups())))
+    return found
+
+
+WINDOW = 100
+"""Steps of which the median is held against the step as it was decided on."""
+SHIFT = 0.05
+"""Share by which the step must have changed to be tuned for anew."""
+
+
+class StepClock:
+    """Takes the seconds of each step, and tells at the end of a window whether they have shifted.
+
+    Args:
+        step_s: usual step when it was decided; the first window that has not shifted takes its place.
+    """
+
+    def __init__(self, step_s: float) -> None:
+        self._steps: list[float] = []
+        self._usual_s, self._settled = step_s, False
+        self.windows = 0
+
+    def take(self, seconds: float) -> bool | None:
+        """Take one step; return whether the window that it ends has shifted, None where it ends none."""
+        self._steps.append(seconds)
+        if len(self._steps) < WINDOW:
+            return None
+        now_s = median(self._steps)
+        self._steps.clear()
+        self.windows += 1
+        if abs(now_s / self._usual_s - 1) > SHIFT:
+            return True
+        if not self._settled:
+            self._usual_s, self._settled = now_s, True
+        return False
+
 
 STEPS = 100
 """Steps within which a round is over."""

@@ -1,24 +1,175 @@
-"""All commands under one name, and how errors leave: one message on standard error, exit code 2."""
+"""All commands under one name, and how errors leave: one message on standard error, exit code 2.
+
+Standard output and error that cannot be written: a full one is one message, one that nobody reads is none.
+
+Errors of typer and click in the words of this project: one line, with what was given and where to read on.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
 
-from ddpsim.cli.flags import error_in_flags, find_command, flags_of
+from ddpsim.cli.flags import error_in_flags, find_command, flags_of, select_own_arguments
 from ddpsim.cli.sections import PlainHelp, SectionedCommand, take_plain_values
-from ddpsim.cli.streams import guard_streams
-from ddpsim.cli.usage import INTERRUPTED, USAGE_ERROR, refuse_repeated, usage_message
-from ddpsim.common.errors import InputError
+from ddpsim.common.errors import InputError, list_few, shorten
 from ddpsim.common.stopping import Interrupts
 from ddpsim.common.version import __version__
+
+_CONTROLS = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+"""Characters that move a terminal's cursor, colour it or turn text round: as Python has them."""
+
+
+@contextlib.contextmanager
+def guard_streams() -> Iterator[None]:
+    """Guard both streams within the block, and flush standard output at its end.
+
+    A reader that has gone away is no error: the rest is dropped. What goes wrong on standard error can be told nowhere,
+    and is dropped too.
+
+    Raises:
+        InputError: where standard output cannot be written, as on a full disk, or is closed.
+    """
+    output, error = _Guarded(sys.stdout, _refuse), _Guarded(sys.stderr, lambda reason: None)
+    with contextlib.redirect_stdout(cast(TextIO, output)), contextlib.redirect_stderr(cast(TextIO, error)):
+        yield
+        output.flush()
+
+
+class _Guarded:
+    """A stream whose failure goes to `failed` with its reason, at every use; everything else is the stream's own."""
+
+    def __init__(self, stream: TextIO | None, failed: Callable[[str], None]) -> None:
+        self._stream, self._failed = stream, failed
+        self._reason: str | None = None
+
+    def write(self, text: str) -> int:
+        """Write `text`, with control characters shown instead of sent: names in it come from anybody's files."""
+        return self.draw(text.translate(_CONTROLS))
+
+    def draw(self, text: str) -> int:
+        """Write `text` as it is, for a line that a program draws on a terminal itself."""
+        if self._stream is None:
+            self._reason = "it is closed"
+        self._attempt(lambda stream: stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._attempt(lambda stream: stream.flush())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _attempt(self, act: Callable[[TextIO], object]) -> None:
+        if self._stream is not None and self._reason is None:
+            try:
+                act(self._stream)
+            except BrokenPipeError:
+                _drop_the_rest(self._stream)
+            except OSError as error:
+                _drop_the_rest(self._stream)
+                self._reason = error.strerror or str(error)
+        # Said again where it was said before: a library may have swallowed it.
+        if self._reason is not None:
+            self._failed(self._reason)
+
+
+def _drop_the_rest(stream: TextIO) -> None:
+    """Let what is still buffered, and all that follows, go nowhere."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def _refuse(reason: str) -> None:
+    remedy = "send it to a file or program that takes it"
+    raise InputError(f"cannot be written: {reason}", place="standard output", remedy=remedy)
+
+
+INTERRUPTED = 130
+"""Exit code of a command that SIGINT ends."""
+USAGE_ERROR = cast(type[Exception], typer.BadParameter.__mro__[2])
+"""What every usage error derives from; typer carries click inside and does not export it."""
+_LONGEST = 800
+"""Characters of a message, whatever was given."""
+_MOST_COMMANDS = 3
+"""Commands that are named of those that have an option; chosen by hand, so that the line stays one."""
+
+
+def usage_message(
+    error: BaseException, arguments: Sequence[str], program: str, whole_command: Callable[[], Any]
+) -> str:
+    """Return `error` as one line to print; the help where a command was called without anything.
+
+    Args:
+        error: of the parser.
+        arguments: of the program.
+        program: its name.
+        whole_command: makes the command of the whole program, in which an option is looked for that the called one
+            does not have.
+    """
+    message = getattr(error, "format_message", lambda: str(error))()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(message)
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else program
+    said = shorten(f"{message.rstrip('.')}{_find_given_value(error, arguments)}", _LONGEST)
+    if type(error).__name__ == "NoSuchOption":
+        said += _describe_owners(getattr(error, "option_name", ""), whole_command(), program)
+    return f"error: {said}; see `{path} --help`"
+
+
+def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
+    """Raise for an option that takes one value and is given twice: the parser would keep the last and say nothing.
+
+    Args:
+        command: of the whole program; the one that `arguments` call is found in it.
+        arguments: of the program; what follows `--` is another's.
+    """
+    command = find_command(command, arguments)
+    options = [param for param in command.params if param.param_type_name == "option"]
+    for param in (option for option in options if not option.multiple and not option.is_flag):
+        flags = [argument.partition("=")[0] for argument in select_own_arguments(arguments) if argument.startswith("-")]
+        if sum(flag in param.opts or flag.replace("_", "-") in param.opts for flag in flags) > 1:
+            raise InputError("is given twice and takes one value", place=param.opts[0], remedy="keep one")
+
+
+def _find_given_value(error: BaseException, arguments: Sequence[str]) -> str:
+    """Return what was given to the option that `error` is about, which typer's message leaves out."""
+    options = getattr(getattr(error, "param", None), "opts", [])
+    for number, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name.replace("_", "-") in options and (equals or number + 1 < len(arguments)):
+            return f", got {value if equals else arguments[number + 1]!r}"
+    return ""
+
+
+def _describe_owners(flag: str, command: Any, program: str) -> str:
+    """Return which commands have the option that another was given; the empty string where none has."""
+    owners = [f"`{path}`" for path in _find_owners(flag, command, program)]
+    if not owners:
+        return ""
+    return f", which {list_few(owners, _MOST_COMMANDS)} {'has' if len(owners) == 1 else 'have'}"
+
+
+def _find_owners(flag: str, command: Any, path: str) -> Iterator[str]:
+    """Yield the commands that declare the option `flag`: `command`, called as `path`, and those below it."""
+    if any(flag in param.opts for param in command.params):
+        yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _find_owners(flag, below, f"{path} {name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,20 @@
-"""`ddpsim compare`: machines, node counts and links side by side, with what they cost."""
+"""`ddpsim compare`: machines, node counts and links side by side, with what they cost.
+
+A comparison as text of 100 columns: what each machine takes, what it costs, and what is worth knowing.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.comparison_text import text
 from ddpsim.cli.constants import ConstantOptions
-from ddpsim.cli.destination import (
-    STANDARD_OUTPUT,
-    ReportFile,
-    check_outputs,
-    command_line,
-    deliver_report,
-    plot_option,
-)
+from ddpsim.cli.destination import STANDARD_OUTPUT, ReportFile, check_outputs, command_line, deliver_report, plot_option
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, Schemes, SweptCaps, parse_swept_caps
@@ -28,14 +23,193 @@ from ddpsim.common.errors import InputError, list_few
 from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.option import Section
 from ddpsim.common.options.text import counts
+from ddpsim.common.tables import break_line, text_of
+from ddpsim.common.tables.cells import format_band, format_rate, format_short
+from ddpsim.common.units import format_count, format_time
 from ddpsim.common.workers.asked import Workers
 from ddpsim.schedules.named import schemes_named
 from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:
+    from ddpsim.planning.advice import Advice
+    from ddpsim.planning.break_even import BreakEven
     from ddpsim.planning.comparison import Comparison
     from ddpsim.planning.comparison_row import ComparisonRow
     from ddpsim.planning.goal import RateGoal
+
+_WHAT = {
+    "hidden": "communication is hidden",
+    "link": "faster NICs gain < 1 %",
+    "buckets": "buckets",
+}
+
+
+def text(found: Comparison, efficiency: float, asked: Sequence[str] = ()) -> str:
+    """Return the comparison as tables and the lines under them, a part a model.
+
+    Args:
+        efficiency: down to which break-evens follow nodes.
+        asked: columns of one table in the place of those of two.
+    """
+    return "\n\n".join("\n".join(_part(found, model, efficiency, asked)) for model in found.models)
+
+
+def _part(found: Comparison, model: str, efficiency: float, asked: Sequence[str]) -> Iterator[str]:
+    rows = found.of(model)
+    records = [row.describe() for row in rows]
+    yield _title(model, rows)
+    yield ""
+    yield text_of("compare", records, asked)
+    if any(row.price is not None for row in rows):
+        yield ""
+        yield _prices(rows)
+        if not asked:
+            priced = [record for row, record in zip(rows, records, strict=True) if row.price is not None]
+            yield f"\n{text_of('compare: costs', priced)}"
+    yield ""
+    yield from _verdict(found, model, rows)
+    for advice in found.advice:
+        if advice.row.model == model and (lines := list(_format_advice(advice, efficiency))):
+            yield ""
+            yield _format_advised_row(advice.row)
+            yield from (break_line(f"    {line}", "      ") for line in lines)
+
+
+def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
+    """Return model, batch and precision where all rows have the same, and whose pace it is where that was estimated."""
+    parts = [model]
+    precisions = {row.prediction.workload.precision for row in rows}
+    batches = {row.batch_size for row in rows}
+    if len(precisions) == 1:
+        parts.append(precisions.pop())
+    if len(batches) == 1:
+        parts.append(f"batch {batches.pop()} a GPU")
+    if all(row.prediction.workload.estimated for row in rows):
+        kept = dict.fromkeys(row.prediction.workload.device_label for row in rows if row.prediction.other_devices)
+        parts.append(f"compute times estimated for {', '.join(kept) or 'each GPU'}")
+    return ", ".join(parts)
+
+
+def _prices(rows: Sequence[ComparisonRow]) -> str:
+    """Return the prices with their days, as they were given."""
+    given = {row.machine: row.price for row in rows if row.price is not None}
+    said = [f"    {m} {p.per_hour:g} {p.currency}/h, {p.date or 'no date given'}" for m, p in given.items()]
+    return "\n".join(["prices of a node, as given:", *said])
+
+
+def _verdict(found: Comparison, model: str, rows: Sequence[ComparisonRow]) -> Iterator[str]:
+    """Yield which is best and whose bands leave that open, and which rows are not in question."""
+    from ddpsim.planning.ranking import describe_borrowed, list_unranked
+
+    ranked, best = found.list_ranked(model), found.best_of(model)
+    if best is not None:
+        yield from _format_ranking(found, best, [row for row in ranked if row.fits is not False] or ranked)
+    yield from describe_borrowed(row.prediction for row in rows)
+    if unfit := [row for row in rows if row.fits is False]:
+        yield f"does NOT fit in GPU memory: {', '.join(dict.fromkeys(map(_format_where, unfit)))}"
+    for why, kept in list_unranked(row.prediction for row in rows):
+        places = (_format_where(row) for row in rows if any(row.prediction is each for each in kept))
+        yield f"not ranked: {', '.join(dict.fromkeys(places))}: {why}"
+
+
+def _format_ranking(found: Comparison, best: ComparisonRow, fitting: Sequence[ComparisonRow]) -> Iterator[str]:
+    """Yield which of the rows that may fit is fastest, which is cheapest, and which meets the goal."""
+    from ddpsim.planning.ranking import describe_overlap
+
+    fastest = max(fitting, key=lambda row: row.samples_per_s[0])
+    yield f"fastest: {_format_where(fastest)}, {format_short(fastest.samples_per_s[0])} samples/s"
+    near = [f"    {describe_overlap(names)}"] if (names := found.rivals(best.model)) else []
+    cost = best.per_million_samples
+    if cost is not None and best.price is not None:
+        what = "cheapest" if found.goal is None else f"cheapest that meets {found.goal.describe()}"
+        yield f"{what}: {_format_where(best)}, {format_band(cost)} {best.price.currency} a million samples"
+        yield from _goal_lines(best, found.goal)
+        yield from near
+        yield "Pareto front (*): no other row is both cheaper and faster"
+        if unpriced := dict.fromkeys(row.machine for row in fitting if row.price is None):
+            yield f"no price is given, so not compared by cost: {', '.join(unpriced)}"
+    elif found.goal is not None:
+        yield from near
+        yield f"meets {found.goal.describe()}: {_format_where(best)}"
+        yield from _goal_lines(best, found.goal)
+    else:
+        yield from near
+
+
+def _goal_lines(best: ComparisonRow, goal: RateGoal | None) -> Iterator[str]:
+    """Yield what the best row comes to in the terms of the goal, and whether its whole band meets it."""
+    if goal is not None:
+        sure = "its whole band meets it" if goal.is_met_by(best.samples_per_s[1]) else "its band's slow end misses it"
+        yield f"    {goal.describe_reached(best.samples_per_s)}; {sure}"
+
+
+def _format_where(row: ComparisonRow) -> str:
+    parts = [f"{format_count(row.nodes, 'node')} of {row.machine}"]
+    if row.rate is not None:
+        parts.append(row.rate)
+    return ", ".join(parts)
+
+
+def _format_advised_row(row: ComparisonRow) -> str:
+    at = "" if row.rate is None else f", {row.rate}"
+    return f"{row.machine}, batch {row.batch_size}, {row.prediction.workload.precision}{at}"
+
+
+def _format_advice(advice: Advice, efficiency: float) -> Iterator[str]:
+    """Yield what is worth knowing of a machine, a line each."""
+    for found in advice.break_even:
+        yield _break_even(found, efficiency)
+    if advice.apart is not None:
+        cost = advice.apart
+        shares = _shares(cost.cost)
+        kept = "keep them on one node" if cost.cost[0] > 0 else "one node gains nothing"
+        one_s, two_s = (cost.accumulate * each_s for each_s in (cost.together_s, cost.apart_s))
+        times = f"{format_time(one_s)} a step on one node, {format_time(two_s)} on two"
+        yield f"{cost.ranks} ranks take {times}: {kept}, step {shares} shorter"
+    for each in advice.accumulating:
+        saved = f"saves {_shares(each.saving)} of each one's time on {_nodes(advice.row)}"
+        yield f"accumulating gradients (no_sync) over {each.every} micro-batches a step {saved}"
+
+
+def _break_even(found: BreakEven, efficiency: float) -> str:
+    if found.what == "efficiency":
+        what = f"scaling efficiency of {efficiency:.0%} or more".replace("%", " %")
+        expected = found.why if found.value is None else f"expected up to {format_count(round(found.value), 'node')}"
+        sure = "certain on no number" if found.low is None else f"certain up to {found.low:.0f}"
+        not_sure = "ruled out on none" if found.high is None else f"ruled out beyond {found.high:.0f}"
+        return f"{what}: {expected}; {sure}, {not_sure}"
+    what = f"{_WHAT[found.what]} on {_nodes(found.row)}"
+    if found.advised is not None:
+        return f"{what}: {_plan_at_own_rate(found)}; {_where_buckets_matter(found)}"
+    expected = found.why if found.value is None else f"expected from {format_rate(found.value)} a NIC on"
+    sure = "certain at no rate" if found.high is None else f"certain from {format_rate(found.high)} on"
+    not_sure = "ruled out at none" if found.low is None else f"ruled out below {format_rate(found.low)}"
+    return f"{what}: {expected}" + (f"; {sure}, {not_sure}" if found.value is not None or found.high else "")
+
+
+def _plan_at_own_rate(found: BreakEven) -> str:
+    """Return what `plan` says of buckets at the machine's own rate."""
+    from ddpsim.planning.worth import arguments_of, format_gain
+
+    line, gain = found.advised or ("", (0.0, 0.0, 0.0))
+    said = f"{arguments_of(line)}, {format_gain(*gain, 'shorter step ')}" if gain[0] else "keep torch's default"
+    return f"{said}; {found.trial}" if found.trial else said
+
+
+def _where_buckets_matter(found: BreakEven) -> str:
+    if found.value is None or found.low is None or found.high is None:
+        return found.why
+    between = f"between {format_rate(found.low)} and {format_rate(found.high)}"
+    return f"other sizes gain under 1 % from about {format_rate(found.value)} a NIC on ({between})"
+
+
+def _shares(band: tuple[float, float, float]) -> str:
+    """Return a share with its band in percent: `82 % (73 to 95)`."""
+    return "{:.0f} % ({:.0f} to {:.0f})".format(*(100 * share for share in band))
+
+
+def _nodes(row: ComparisonRow) -> str:
+    return format_count(row.nodes, "node")
 
 
 _NAMED = 4

@@ -146,11 +146,11 @@ def find_rank_paths(placement: Placement, backend: str, calibration: Calibration
     """Return the ways between any two ranks of a placement over a backend."""
     constants = calibration or Calibration.priors(library_of(placement, backend))
     if backend == "gloo":
-        from ddpsim.collectives.gloo.ways import GlooPaths
+        from ddpsim.collectives.gloo.transport import GlooPaths
 
         return GlooPaths(PlacementLinks(placement, expand=True), constants)
     if backend == "mpi":
-        from ddpsim.collectives.mpi.ways import MpiPaths
+        from ddpsim.collectives.mpi.transport import MpiPaths
 
         return MpiPaths(PlacementLinks(placement, expand=True), constants)
     return NcclPaths(join_by_nvlink(placement, int(constants[f"{constants.backend}.version"])), constants)

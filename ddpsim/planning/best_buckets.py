@@ -1,8 +1,21 @@
-"""The best buckets on one machine and node count: caps tried side by side, and an exact partition."""
+"""The best buckets on one machine and node count: caps tried side by side, and an exact partition.
+
+On which constants the host's time rests where nobody measured them.
+
+The best buckets for a pipeline of gradients: an exact search over partitions of the arrival order.
+
+Gradients become ready one after another; a bucket is launched when its last one is, and collectives run one after
+another. With ready times r, and a collective's time t(bytes), the earliest end of the first j gradients is
+
+    f(j) = min over i < j of max(f(i), r(j)) + t(bytes of gradients i+1 .. j)
+
+which is exact because f is what a later bucket sees of the earlier ones (Bellman). What it leaves out (two
+collectives in flight, hooks and copies) the simulation of the result puts back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,11 +26,10 @@ from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.bucketing.caps import DEFAULT_CAP_MB
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.constant import Constant
 from ddpsim.collectives.execute import Collectives
 from ddpsim.common.units import MIB
 from ddpsim.planning.bound import Bound, bound_of
-from ddpsim.planning.host_bound import launch_priors
-from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import AlternativePlan, PlanRow
 from ddpsim.planning.savings import Saving, savings
 from ddpsim.planning.worth import WORTH_IT, Trial, decide, is_list_worth_it
@@ -27,6 +39,54 @@ from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.run import Progress
+
+LAUNCH_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s")
+"""Constants of DDP that are a GPU's host's time."""
+
+
+def launch_priors(backend: str, calibration: Calibration | None) -> list[Constant]:
+    """Return the constants of the host's time that are priors, not measured."""
+    constants = constants_in_force(backend, calibration)
+    named = [constants[f"{backend}.ddp.{name}"] for name in LAUNCH_COSTS]
+    return [constant for constant in named if not constant.fitted]
+
+
+def constants_in_force(backend: str, calibration: Calibration | None) -> Mapping[str, Constant]:
+    """Return the constants of a calibration by name; None stands for the priors."""
+    return (calibration or Calibration.priors(backend)).constants
+
+
+def best_partition(
+    ready_s: Sequence[float],
+    sizes_bytes: Sequence[int],
+    collective_s: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    least_bytes: int = 0,
+) -> list[int]:
+    """Return the lengths of the buckets that end the last collective earliest, in arrival order.
+
+    Args:
+        ready_s: when each gradient is ready, ascending.
+        sizes_bytes: bytes of each gradient.
+        collective_s: seconds a collective takes and occupies its stream, by bytes; vectorised.
+        least_bytes: of a bucket; one bucket where all gradients have fewer.
+    """
+    count = len(ready_s)
+    before = np.concatenate([[0.0], np.cumsum(sizes_bytes, dtype=np.float64)])
+    least = min(least_bytes, before[-1])
+    end = np.zeros(count + 1)
+    cut = np.zeros(count + 1, dtype=np.int64)
+    for j in range(1, count + 1):
+        sizes = before[j] - before[:j]
+        ends = np.where(sizes < least, np.inf, np.maximum(end[:j], ready_s[j - 1]) + collective_s(sizes))
+        cut[j] = int(np.argmin(ends))
+        end[j] = ends[cut[j]]
+    lengths = []
+    j = count
+    while j > 0:
+        lengths.append(int(j - cut[j]))
+        j = int(cut[j])
+    return lengths[::-1]
+
 
 CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
 """Uniform caps a plan tries, in MiB: 1 to 200 by factors of 1.5 to 2.5, torch's own 25 among them."""

@@ -165,7 +165,7 @@ def _multiworker_mirrored(text: _Text) -> Scheme:
 
 def _gradientflow(text: _Text) -> Scheme:
     from ddpsim.schedules.chunks import GradientFlow
-    from ddpsim.schedules.gradientflow import gradientflow
+    from ddpsim.schedules.fused import gradientflow
 
     return _with(GradientFlow, gradientflow)(text)
 

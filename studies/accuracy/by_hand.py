@@ -18,7 +18,7 @@ from types import ModuleType
 import numpy as np
 
 from ddpsim.calibrating.samples import Sample
-from ddpsim.collectives import interpolation
+from ddpsim.collectives import curve as interpolation
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
 from ddpsim.collectives.nccl import costs, transport

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.calibrating.calibrate import calibrate
-from ddpsim.calibrating.host_timed import host_floor_s
+from ddpsim.calibrating.calibrate import calibrate, host_floor_s
 from ddpsim.calibrating.measured import read_table
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ddpexec.lab.campaign.predicting import options
+from ddpexec.lab.campaign.campaign import options
 from ddpexec.lab.campaign.spec import network_topology
 from ddpexec.lab.campaign.stages import stretch_workload, wire_s
 from ddpsim.prediction.predict import predict

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.capturing import counting
-from ddpexec.capturing.checkpointing import checkpoint_layers, layers_of
 from ddpexec.capturing.models import bert, build, gpt2
 from ddpexec.capturing.models.resnet import ResNet
 from ddpexec.capturing.models.training import Batch, TrainingModel, classifier
-from ddpexec.capturing.shapes import count_training_step, shape_of
+from ddpexec.capturing.shapes import checkpoint_layers, count_training_step, layers_of, shape_of
 from ddpexec.ddp.parameters import collect
 from ddpsim.bucketing import Parameter
 from ddpsim.workload.estimate import ModelShape

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpexec.lab.netlab import names, support
+from ddpexec.lab.netlab import lab as names
+from ddpexec.lab.netlab import support
 
 MARK = "STUDIES_KILLS"
 MODEL = ("--workload", "mlp", "--topology", "dgx-1v")

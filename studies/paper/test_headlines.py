@@ -13,7 +13,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.common import shipped
 from ddpsim.schedules.averaging import OUTER_PASSES
 from ddpsim.schedules.chunks import GradientFlow
-from ddpsim.schedules.gradientflow import gradientflow
+from ddpsim.schedules.fused import gradientflow
 from ddpsim.schedules.setup import SchemeInputs
 from studies.paper.figure import Point
 from studies.paper.headlines import allocations, chunks, points, reduced, staged

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ddpexec.lab.campaign.report import percent
+from ddpexec.lab.campaign.report import errors_by_scheme, percent, rankings
 from ddpexec.lab.campaign.results import Result
-from ddpexec.lab.campaign.schemes import errors_by_scheme, rankings
 from ddpexec.lab.campaign.spec import Configuration
 from studies.validation.evidence import Evidence, Recorded
 

@@ -17,7 +17,7 @@ import torch
 
 import ddpexec
 from ddpexec.groups.launched import join_launched
-from ddpexec.lab.netlab.kernel import QUEUE_S, burst_bytes
+from ddpexec.lab.netlab.lab import QUEUE_S, burst_bytes
 from ddpexec.running.timed import make_timed_model
 from ddpexec.tuning.rewrapping import caps_in_force
 from ddpexec.tuning.tuner import STEPS

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ddpexec.lab.campaign import predicting, stages
+from ddpexec.lab.campaign import campaign as predicting
+from ddpexec.lab.campaign import stages
 from ddpexec.lab.campaign.campaign import is_current
 from ddpexec.lab.campaign.record import unpack
 from ddpexec.lab.campaign.results import Result

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddpexec.lab.campaign import predicting
+from ddpexec.lab.campaign import campaign as predicting
 from ddpexec.lab.campaign.report import MEASURES
 from ddpexec.lab.campaign.spec import Configuration
 from ddpsim.common.errors import InputError

@@ -17,7 +17,7 @@ from ddpexec.lab.campaign.report import (
     trivial,
 )
 from ddpexec.lab.campaign.results import summarise_results
-from ddpexec.lab.campaign.schema import NetworkSpec
+from ddpexec.lab.campaign.spec import NetworkSpec
 from ddpsim.common.units import format_count
 from ddpsim.report.plots import plot_validation
 from studies.validation.evidence import Evidence, Recorded

@@ -1,23 +1,159 @@
-"""Carry a campaign out, configuration by configuration, and go on where an interrupted one stopped."""
+"""Carry a campaign out, configuration by configuration, and go on where an interrupted one stopped.
+
+A configuration's prediction: made before its runs from what is there then, and never after them.
+
+How long a campaign still takes: what its steps add up to, corrected by how long those done have taken.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import cast
 
-from ddpexec.lab.campaign import predicting, stages
+import ddpsim
+from ddpexec.lab.campaign import stages
 from ddpexec.lab.campaign.report import markdown
 from ddpexec.lab.campaign.results import Result, summarise_results
 from ddpexec.lab.campaign.spec import CODE, Campaign, Configuration
-from ddpexec.lab.campaign.time_left import TimeLeft, format_spoken, least_step_s
+from ddpexec.lab.campaign.stages import MeasuredNetwork
 from ddpexec.lab.netlab import support
+from ddpexec.running.provenance import utc
+from ddpexec.running.settings import DISCARDED
+from ddpsim.collectives.calibration_file import load_calibration
 from ddpsim.common.errors import InputError, UnknownNameError
 from ddpsim.common.files import json_text, write_whole
+from ddpsim.common.options.option import build
+from ddpsim.prediction.document import load_prediction
+from ddpsim.prediction.first import predict_first_iterations
+from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import names_code
+from ddpsim.simulation import Options
+from ddpsim.simulation.job import Job
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload import Workload
+from ddpsim.workload.files import load_workload
+
+
+def write_prediction(configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path) -> None:
+    """Predict and write the document with the time and fingerprints of all that went in; skip where it is there.
+
+    It tells the construction and the iterations that runs discard too, but where layers are left out.
+    """
+    path = folder / "prediction.json"
+    if path.exists():
+        return
+    calibration = load_calibration(str(network.calibration))
+    topology = load_topology(str(network.topology))
+    prediction = predict(Job(workload, topology, options=options(configuration), calibration=calibration))
+    stamp = {
+        "written_at": utc(time.time()),
+        "inputs_fingerprint": inputs_fingerprint(configuration, network, folder),
+        "simulator_fingerprint": simulator_fingerprint(),
+        "configuration": configuration.name,
+    }
+    begins = {} if prediction.options.drop else {"first": predict_first_iterations(prediction, DISCARDED).document()}
+    write_whole(path, json_text({**prediction.document(), **begins, "campaign": stamp}))
+
+
+def refuse_hindsight(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> None:
+    """Throw away a prediction that was made from something else than what is there now.
+
+    Raises:
+        InputError: there are runs, but no prediction that was made before them from what is there now.
+    """
+    path, what = folder / "prediction.json", "it has run, but its prediction is gone"
+    if path.exists():
+        stamp = load_prediction(path).get("campaign")
+        inputs = inputs_fingerprint(configuration, network, folder)
+        if isinstance(stamp, dict) and stamp.get("inputs_fingerprint") == inputs:
+            return
+        what = "its workload, network or constants have changed since it was predicted"
+    if any(folder.glob("run*/run.json")):
+        raise InputError(what, place=str(folder), remedy="delete the folder to predict and run it anew")
+    path.unlink(missing_ok=True)
+
+
+def simulator_fingerprint() -> str:
+    """Return 16 hexadecimal digits of the simulator's source."""
+    package = Path(ddpsim.__file__).parent
+    content = b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def inputs_fingerprint(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> str:
+    """Return 16 hexadecimal digits of all that a prediction is made from."""
+    inputs = [folder / "workload.json.gz", network.topology, network.calibration]
+    content = b"".join(each.read_bytes() for each in inputs) + configuration.fingerprint().encode()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def options(configuration: Configuration) -> Options:
+    """Return the configuration as the simulation takes it."""
+    asked = configuration.run.options
+    return cast("Options", build(Options, {**asked, "backend": "gloo", "seed": asked["seed"] + 1}))
+
+
+START_S = 8.0
+"""About what a run takes beside its steps, to weigh short steps against long ones; measured time corrects the sum."""
+
+
+def least_step_s(configuration: Configuration) -> float | None:
+    """Return what a step takes at least: one process's time or the wire's; None for a model that computes."""
+    if configuration.run.workload is None:
+        return None
+    workload = stages.stretch_workload(configuration, load_workload(configuration.run.workload))
+    phases = (workload.forward, workload.backward, workload.optimizer)
+    computing_s = sum(float(phase.device_s.mean()) for phase in phases)
+    if configuration.run.options["compression"] != "none" or configuration.run.options["comm"] == "noop":
+        return computing_s
+    return max(computing_s, stages.wire_s(configuration, workload))
+
+
+class TimeLeft:
+    """Says how long the configurations that are left of a campaign will take.
+
+    Args:
+        configurations: those to be run.
+        longest_step_s: what a model's step is taken for until it has run.
+    """
+
+    def __init__(self, configurations: Sequence[Configuration], longest_step_s: float) -> None:
+        self._expected = {each.name: self._run_s(each, longest_step_s) for each in configurations}
+        self._taken_s = self._planned_s = 0.0
+
+    def done(self, configuration: Configuration, seconds: float | None) -> None:
+        """Note that `configuration` took `seconds`; None where it was found done, which says nothing of time."""
+        planned_s = self._expected.pop(configuration.name)
+        if seconds is not None:
+            self._taken_s += seconds
+            self._planned_s += planned_s
+
+    @property
+    def seconds(self) -> float:
+        """What the configurations not noted will take."""
+        factor = self._taken_s / self._planned_s if self._planned_s > 0 else 1.0
+        return factor * sum(self._expected.values())
+
+    @staticmethod
+    def _run_s(configuration: Configuration, longest_step_s: float) -> float:
+        step_s = least_step_s(configuration) or longest_step_s
+        steps = DISCARDED + configuration.iterations * int(configuration.run.options["accumulate"])
+        return configuration.repeats * (START_S + steps * step_s)
+
+
+def format_spoken(seconds: float) -> str:
+    """Return a duration as people say it: `40 s`, `12 min`, `2 h 5 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
 
 Progress = Callable[[str], None]
 
@@ -157,8 +293,8 @@ def _run_one(configuration: Configuration, folder: Path) -> Result:
     network = stages.describe_network(configuration, folder)
     workload = stages.prepare_workload(configuration, network, own)
     stages.measure_network(configuration, network, own)
-    predicting.refuse_hindsight(configuration, network, own)
-    predicting.write_prediction(configuration, network, workload, own)
+    refuse_hindsight(configuration, network, own)
+    write_prediction(configuration, network, workload, own)
     for repeat in range(configuration.repeats):
         stages.measure_run(configuration, network, workload, own, repeat)
     return stages.conclude(configuration, network, workload, own)

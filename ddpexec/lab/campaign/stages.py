@@ -1,19 +1,30 @@
 """The steps of a campaign beside its predictions, each leaving a file: a network measured, runs, a result.
 
 What needs torch or a network runs as a command of its own, as a user would type it.
+
+Trivial predictors of a step, fed with measured times: what a simulator must beat.
+
+A command of ddpexec, once a rank on a lab network, as a user would type it; a signal ends its lab with it.
+
+The runs of one configuration as one measurement: every time is their mean, so that parts still make up the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import math
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
-from ddpexec.lab.campaign.baselines import measure_baselines
-from ddpexec.lab.campaign.command import run_in_lab
-from ddpexec.lab.campaign.repeats import average_runs, mean_of
+from ddpexec.groups.torchrun import module_environment
 from ddpexec.lab.campaign.results import Result
 from ddpexec.lab.campaign.spec import Configuration, network_topology
 from ddpexec.lab.netlab.network import wire_bytes
@@ -25,17 +36,178 @@ from ddpsim.common.files import json_text, read_json, write_whole
 from ddpsim.common.options.arguments import format_arguments
 from ddpsim.common.options.option import option_values
 from ddpsim.common.other_work import OtherWork
-from ddpsim.planning.validate import validate
+from ddpsim.common.parent import die_with_parent
+from ddpsim.planning.validate import baselines, validate
+from ddpsim.planning.validation_result import BucketError, ComparedQuantity, ComparedRatio, ErrorTerm, Validation
 from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace
-from ddpsim.trace.metrics import summarise
+from ddpsim.trace.metrics import BucketSummary, summarise
 from ddpsim.trace.records import Trace
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document
 from ddpsim.workload.pool import pool_captures
 from ddpsim.workload.replayed import single_clock
+
+Table = Sequence[tuple[int, float]]
+"""Measured allreduces: size in bytes, seconds; sizes ascending."""
+
+
+def interpolate(table: Table, size_bytes: int) -> float:
+    """Return the time of an allreduce of `size_bytes`: log-log between rows, the last row's bandwidth beyond them.
+
+    Below the first row its time holds.
+    """
+    if size_bytes <= table[0][0]:
+        return table[0][1]
+    for (small, fast), (large, slow) in pairwise(table):
+        if size_bytes <= large:
+            share = math.log(size_bytes / small) / math.log(large / small)
+            return fast * math.exp(share * math.log(slow / fast))
+    return table[-1][1] * size_bytes / table[-1][0]
+
+
+def measure_baselines(
+    table: Table, buckets: Sequence[BucketSummary], local_s: float, optimizer_s: float, sync_every: int = 1
+) -> Mapping[str, float]:
+    """Return what each trivial predictor says of the mean iteration.
+
+    Args:
+        table: allreduces measured on this network apart from the run.
+        buckets: of the run; their measured `ready_s`, from the start of forward, feeds the pipeline.
+        local_s, optimizer_s, sync_every: as `ddpsim.planning.validate.baselines`.
+    """
+    times = [interpolate(table, bucket.size_bytes) for bucket in buckets]
+    found = baselines(
+        zip((bucket.ready_s for bucket in buckets), times, strict=True),
+        local_s=local_s,
+        optimizer_s=optimizer_s,
+        under_s=local_s,
+        communication_s=sum(times),
+        sync_every=sync_every,
+    )
+    return {
+        "one_process": found.one_process_s,
+        "max_of_compute_and_wire": found.max_s,
+        "sum_of_compute_and_wire": found.sum_s,
+        "in_order_pipeline": found.in_order_pipeline_s,
+    }
+
+
+TIMEOUT_S = 1800.0
+"""Seconds a command of a campaign may take before it is ended; chosen by hand, several times the longest one."""
+GRACE_S = 30.0
+"""How long a lab that is asked to end may take: its ranks have twice `launch.GRACE_S`, then namespaces are removed."""
+
+
+def run_in_lab(topology: Path, command: Sequence[str]) -> None:
+    """Run a command of ddpexec once a rank on the network of `topology`.
+
+    The lab has a process group of its own: what a terminal sends to the campaign's group reaches the lab only as the
+    request to end that it gets here, whatever exception passes through.
+
+    Raises:
+        InputError: where it fails; the last lines it wrote are in the message.
+    """
+    lab = ["netlab", "--topology", str(topology), "--", sys.executable, "-m", "ddpexec", *command]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ddpexec", *lab],
+        env=module_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
+    )
+    try:
+        _, said = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise InputError(f"`{' '.join(command)}` took more than {TIMEOUT_S:.0f} s", place="campaign") from None
+    finally:
+        _end(process)
+    if process.returncode != 0:
+        last = " / ".join(said.strip().splitlines()[-3:])
+        raise InputError(f"`{' '.join(command)}` ended with exit code {process.returncode}: {last}", place="campaign")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ask a lab that still stands to end, and wait until it is gone."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.communicate(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+def average_runs(runs: Sequence[Validation]) -> Validation:
+    """Return one prediction held against the mean of several runs, a validation each.
+
+    Terms that not every run has are left out. One process's time is the runs' own where each of them has it, else the
+    prediction's.
+    """
+    first = runs[0]
+    step_s = fmean(run.iterations.measured_s for run in runs)
+    timed = all(run.local_source == "run" for run in runs)
+    local_s = first.iterations.predicted_s - first.overhead.predicted_s
+    overhead_s = fmean(
+        run.overhead.measured_s if timed or run.local_source != "run" else run.iterations.measured_s - local_s
+        for run in runs
+    )
+    buckets = zip(*(run.buckets for run in runs), strict=False)
+    return Validation(
+        iterations=ComparedQuantity.of(step_s, first.iterations.predicted_s),
+        overhead=ComparedQuantity.of(overhead_s, first.overhead.predicted_s),
+        local_source="run" if timed else "prediction",
+        buckets=tuple(_bucket(each, step_s) for each in buckets),
+        terms=tuple(_terms(runs, step_s)),
+        baselines={
+            name: {
+                "predicted_s": seconds,
+                "error": seconds / step_s - 1,
+                "overhead_error": (seconds - local_s) / overhead_s - 1 if overhead_s > 0 else None,
+            }
+            for name, said in first.baselines.items()
+            if (seconds := said["predicted_s"]) is not None
+        },
+        ratio=_pool([run.ratio for run in runs]),
+    )
+
+
+def mean_of(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each entry."""
+    return {name: fmean(value[name] for value in values) for name in values[0]}
+
+
+def _pool(ratios: Sequence[ComparedRatio | None]) -> ComparedRatio | None:
+    """Return the ratio over all runs, each as one round of it; None where one of them took no turns."""
+    known = [ratio for ratio in ratios if ratio is not None]
+    if len(known) < len(ratios):
+        return None
+    return (
+        known[0]
+        if len(known) == 1
+        else ComparedRatio.of([r.measured for r in known], known[0].predicted, median(r.drift for r in known))
+    )
+
+
+def _bucket(runs: Sequence[BucketError], step_s: float) -> BucketError:
+    first, measured = runs[0], mean_of([run.measured for run in runs])
+    errors = {name: (first.predicted[name] - measured[name]) / step_s for name in measured}
+    return BucketError(first.index, first.size_bytes, measured, first.predicted, errors)
+
+
+def _terms(runs: Sequence[Validation], step_s: float) -> Iterator[ErrorTerm]:
+    by_name = [{term.name: term for term in run.terms} for run in runs]
+    for name in by_name[0]:
+        if all(name in terms for terms in by_name):
+            measured_s = fmean(terms[name].measured_s for terms in by_name)
+            predicted_s = fmean(terms[name].predicted_s for terms in by_name)
+            yield ErrorTerm(name, measured_s, predicted_s, (predicted_s - measured_s) / step_s)
+
 
 LAUNCHES, ITERATIONS = 3, 6
 """Of a capture: processes, and iterations of each."""

@@ -4,11 +4,22 @@ An allreduce is as `decision.py` says. Of the operations that DDP asks for besid
 reduce go along a binomial tree of whole messages, a reduce-scatter and an all-gather around a ring up to 32 ranks, by
 halves beyond, sends between neighbours and all-to-alls all at once; Open MPI's own choice among more algorithms for
 these moves their latency, not their bytes, but for the trees.
+
+Which algorithm Open MPI picks for an allreduce: `coll/tuned` without rules of a user's own.
+
+Source: Open MPI's 4.1 series, `ompi/mca/coll/tuned/coll_tuned_decision_fixed.c` as rewritten in 2020, read from a copy
+that names no tag and not compared with that of 4.1.4; of operations that commute. What each then does is by
+`ompi/mca/coll/base/coll_base_allreduce.c`, from memory: a segmented ring without a segment size is a ring;
+with fewer elements than ranks a ring is recursive doubling, and Rabenseifner's with fewer than it has parts too.
+
+Open MPI's ways between any two ranks: shared memory inside a machine, TCP by each node's first NIC between nodes.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -16,16 +27,85 @@ from ddpsim.collectives import operation_schedules, schedules
 from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import DEFAULT, CollectiveOptions
-from ddpsim.collectives.mpi.decision import ALGORITHMS, pick_algorithm
-from ddpsim.collectives.mpi.ways import EAGER_BYTES, MpiPaths
+from ddpsim.collectives.host_paths import HostPaths
 from ddpsim.collectives.network.fairness import Demand, LinkId
 from ddpsim.collectives.patterns import PatternTransport, refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import Builder, TransferSchedule
-from ddpsim.collectives.transport import AlgorithmChoice, Steps, Transport
+from ddpsim.collectives.transport import AlgorithmChoice, Connection, Steps, Transport
 from ddpsim.common.errors import TopologyError
 from ddpsim.common.operation import Operation
 from ddpsim.topology.graph import Placement
+
+_DOUBLING, _RING, _SEGMENTED = "recursive-doubling", "ring", "segmented-ring"
+_RABENSEIFNER, _REDUCE_BROADCAST = "rabenseifner", "reduce-broadcast"
+ALGORITHMS = (_DOUBLING, _RING, _SEGMENTED, _RABENSEIFNER, _REDUCE_BROADCAST)
+"""As `choice` names them: Open MPI's 3, 4, 5, 6 and 2."""
+
+_FROM_RANKS = (0, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 4096)
+_RULES: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = (
+    (
+        (8, 4096, 8192, 16384, 65536, 262144),
+        (_RING, _DOUBLING, _RING, _DOUBLING, _RING, _SEGMENTED, _RABENSEIFNER),
+    ),
+    ((16, 8192), (_RING, _DOUBLING, _RABENSEIFNER)),
+    ((8192,), (_DOUBLING, _RABENSEIFNER)),
+    ((64, 4096), (_SEGMENTED, _DOUBLING, _RABENSEIFNER)),
+    ((128,), (_SEGMENTED, _RABENSEIFNER)),
+    ((262144,), (_DOUBLING, _RABENSEIFNER)),
+    ((131072, 262144), (_REDUCE_BROADCAST, _DOUBLING, _RABENSEIFNER)),
+    ((4096,), (_REDUCE_BROADCAST, _RABENSEIFNER)),
+    ((2048, 16384), (_REDUCE_BROADCAST, _DOUBLING, _RABENSEIFNER)),
+    ((2048, 4096, 16384), (_REDUCE_BROADCAST, _SEGMENTED, _DOUBLING, _RABENSEIFNER)),
+    ((2048, 16384, 32768), (_REDUCE_BROADCAST, _SEGMENTED, _DOUBLING, _RABENSEIFNER)),
+)
+"""From so many ranks on: the bytes from which the next algorithm is taken, and the algorithms."""
+_ELEMENT_BYTES = 4
+"""Of float32, as gradients are."""
+
+
+def pick_algorithm(ranks: int, size_bytes: int) -> str:
+    """Return the algorithm of an allreduce of `size_bytes`, as it is carried out."""
+    bounds, algorithms = _RULES[bisect_right(_FROM_RANKS, ranks) - 1]
+    algorithm = algorithms[bisect_right(bounds, size_bytes)]
+    elements = size_bytes // _ELEMENT_BYTES
+    least = {_RING: ranks, _SEGMENTED: ranks, _RABENSEIFNER: 1 << (ranks.bit_length() - 1)}
+    return _DOUBLING if elements < least.get(algorithm, 0) else algorithm
+
+
+EAGER_BYTES = {True: 4096, False: 65536}
+"""Bytes up to which a message is sent at once, inside a machine and between two: `btl_vader_eager_limit` and
+`btl_tcp_eager_limit` of Open MPI 4.1.4 (`ompi_info --all`). A longer one waits until the receiver has answered."""
+
+
+class MpiPaths(HostPaths):
+    """Finds the ways of messages of a collective between ranks of a placement.
+
+    Args:
+        message_bytes: of the longest of them, which decides whether they wait for the receiver.
+        summed: share of what arrives that is added, at `mpi.reduce.bandwidth`.
+    """
+
+    backend = "mpi"
+    streams_per_group = 1
+
+    def __init__(
+        self, wiring: PlacementLinks, calibration: Calibration, message_bytes: float = 0.0, summed: float = 0.5
+    ) -> None:
+        HostPaths.__init__(self, wiring, calibration)
+        self._message_bytes = message_bytes
+        self._rate = self.constant("reduce.bandwidth") / summed
+
+    def connection(self, source: int, target: int) -> Connection:
+        """Return the way from one rank to another: a message's own, after the receiver's answer where it is long."""
+        hop = self.hop(source, target)
+        per_node = self.wiring.placement.gpus_per_node
+        inside = source // per_node == target // per_node
+        latency_s = self.constant("step_s") + self.round_trip_s(hop) / 2
+        if self._message_bytes > EAGER_BYTES[inside]:
+            latency_s += self.round_trip_s(hop)
+        return replace(HostPaths.connection(self, source, target), latency_s=latency_s, rate_limit=self._rate)
+
 
 _MOST_RANKS = 256
 """As of any pattern that is expanded rank by rank (`patterns.py`)."""

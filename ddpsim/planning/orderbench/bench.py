@@ -1,20 +1,257 @@
-"""The bench: every predictor under every policy on every trace and machine, beside torch and an oracle."""
+"""The bench: every predictor under every policy on every trace and machine, beside torch and an oracle.
+
+One trace on one machine: its steps under a policy or an oracle, and how its buckets fitted.
+
+Intervals of the difference of two replays of the same steps, by resampling blocks of them.
+
+Where an order trace is replayed: a machine, at a pace that sets communication beside backward.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 from typing import Any
 
-from ddpsim.bucketing.order.consensus import Consensus
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpsim.bucketing import BucketCaps, rebuilt_plan
+from ddpsim.bucketing.order.agreement import ready_tau
+from ddpsim.bucketing.order.arrivals import Arrivals
+from ddpsim.bucketing.order.consensus import Consensus, arrange, consensus
 from ddpsim.bucketing.order.predictors import predictor_name
-from ddpsim.common.errors import InputError
-from ddpsim.planning.orderbench.bootstrap import relative_difference
-from ddpsim.planning.orderbench.machines import BenchMachine, caps_for
-from ddpsim.planning.orderbench.replaying import Replayer, ReplayResult
+from ddpsim.bucketing.order.traces import held_back_by
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import make_transport
+from ddpsim.common.errors import InputError, WorkloadError
+from ddpsim.common.operation import Operation
+from ddpsim.common.options.option import positive
+from ddpsim.simulation.communication import Assumptions
+from ddpsim.simulation.engine import run_resolved, trace_of
+from ddpsim.simulation.jobs.plans import Plans, PolicyView, plans_of
+from ddpsim.simulation.jobs.representatives import LATEST, RankKind, SimulatedRank
 from ddpsim.simulation.jobs.simulated import Options
-from ddpsim.simulation.resolve import WARM_UP
+from ddpsim.simulation.resolve import WARM_UP, resolve
+from ddpsim.topology.graph import Cluster, Placement
+from ddpsim.topology.placement import place
+from ddpsim.workload.iteration_profile import merge_latest, paces
 from ddpsim.workload.order_trace import OrderTrace
+
+Steps = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """A replay leaves the time of every step, and how its buckets fitted.
+
+    Attributes:
+        step_s: by iteration, those of the warm-up apart.
+        tau: mean Kendall's tau, unused parameters counted, of what was expected and what came, over ranks and
+            iterations; None where nothing was expected.
+        held_back_s: mean over iterations of the longest that a complete bucket of rank 0 waited for one before it.
+        rebuilds, conferences: how many there were in all.
+    """
+
+    step_s: Steps
+    tau: float | None
+    held_back_s: float
+    rebuilds: int
+    conferences: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayer:
+    """What every replay of one trace on one machine shares.
+
+    Attributes:
+        orders: by iteration and rank, the gradients that came.
+        draws: who stands for which ranks.
+        options: of every replay, but for its policy.
+    """
+
+    trace: OrderTrace
+    machine: BenchMachine
+    placement: Placement
+    orders: Sequence[tuple[tuple[int, ...], ...]]
+    draws: Sequence[SimulatedRank]
+    options: Options
+
+    @classmethod
+    def of(cls, trace: OrderTrace, machine: BenchMachine, options: Options) -> Replayer:
+        """Return the replayer of `trace` on `machine`, whose pace `options` set."""
+        orders = list(zip(*(workload.used_orders() for workload in trace.workloads), strict=True))
+        placement = machine.placement(trace)
+        return cls(trace, machine, placement, orders, replayed(trace, trace.ranks, options), options)
+
+    def policy(self, options: Options) -> ReplayResult:
+        """Return what the policy that `options` name does.
+
+        Raises:
+            InputError: a predictor that failed.
+        """
+        total = self.trace.iterations
+        seen = [seen for draw in self.draws for seen in draw.seen]
+        return self._replay(options, plans_of(options, self.trace.workloads[0], seen, range(total), total))
+
+    def oracle(self) -> ReplayResult:
+        """Return what buckets do that are built anew before every iteration for what will come, at no cost.
+
+        They follow the last rank at each gradient, which a collective waits for; what no rank uses goes first, since it
+        is announced with the first gradient.
+        """
+        caps, parameters = self.options.caps, self.trace.parameters
+        plans = []
+        for k, orders in enumerate(self.orders):
+            ready = [Arrivals(rank, k, order).list_ready(len(parameters)) for rank, order in enumerate(orders)]
+            plans.append(rebuilt_plan(parameters, caps, arrange(consensus(ready, "slowest"), "first")))
+        return self._replay(self.options, Plans(range(len(plans)), plans))
+
+    def _replay(self, options: Options, plans: Plans) -> ReplayResult:
+        assumed, workload = Assumptions(self.machine.calibration), self.trace.workloads[0]
+        resolved = resolve(workload, self.placement, options, assumed, drawn=(self.draws, plans))
+        run = trace_of(run_resolved(resolved))
+        counted = [record for record in run.iterations if record.rank == 0]
+        groups = {id(plan): plan.groups() for plan in plans.plans}
+        held = [
+            held_back_by(groups[id(plans.plan(it.index))], {g.parameter: g.hook_s for g in it.gradients})
+            for it in counted
+        ]
+        return ReplayResult(
+            step_s=np.array([it.iteration_s for it in counted]),
+            tau=self._tau(plans),
+            held_back_s=fmean(held),
+            rebuilds=plans.rebuilds,
+            conferences=len(plans.held),
+        )
+
+    def _tau(self, plans: Plans) -> float | None:
+        """Return the mean tau of what the buckets in force were built for and what came."""
+        held = [each for each in plans.held.values() if each.decision.order is not None]
+        starts, count = [each.iteration for each in held], len(self.trace.parameters)
+        taus = []
+        for k, orders in enumerate(self.orders):
+            if (place := bisect_right(starts, k)) and k >= WARM_UP:
+                expected = held[place - 1].decision.expected
+                taus += [ready_tau(expected, Arrivals(0, k, order).list_ready(count)) for order in orders]
+        return fmean(taus) if taus else None
+
+
+def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[SimulatedRank]:
+    """Return the ranks of `trace`, whose iterations come in their order and begin anew after the last.
+
+    Ranks leave each allreduce together, so that the last of several is at every gradient where the last of them is;
+    what one of them does not use, it announces at its first gradient.
+
+    Raises:
+        WorkloadError: a world of other ranks than were recorded.
+    """
+    if world_size != trace.ranks:
+        what = f"{trace.name} has {trace.ranks} ranks, the machine {world_size}"
+        raise WorkloadError(what, place="traces", remedy=f"place it on {trace.ranks} ranks (`nodes`, `gpus_per_node`)")
+    recorded = [
+        paces(
+            workload,
+            options.scale_compute * options.stragglers.get(rank, 1.0),
+            options.scale_host,
+            options.scale,
+        )
+        for rank, workload in enumerate(trace.workloads)
+    ]
+    count = trace.iterations
+
+    def seen(rank: int) -> PolicyView:
+        return PolicyView(lambda k: recorded[rank][k % count], lambda k: trace.contexts[rank][k % count])
+
+    first = trace.workloads[0]
+    draws = [SimulatedRank(0, range(1), RankKind(range(1), first, tuple(recorded[0])), seen(0).pace, (seen(0),))]
+    if trace.ranks > 1:
+        late_s = [0.0] * (trace.ranks - 1)
+        others = [merge_latest([paced[k] for paced in recorded[1:]], late_s) for k in range(count)]
+        known = [seen(rank) for rank in range(1, trace.ranks)]
+        kind = RankKind(range(1, trace.ranks), first, tuple(others))
+        draws.append(SimulatedRank(LATEST, kind.ranks, kind, lambda k: others[k % count], known))
+    return draws
+
+
+BLOCK = 10
+"""Steps that are drawn together, so that what carries over from one to the next stays: chosen by hand."""
+DRAWS = 1000
+"""Resamples; their 5th and 95th percentiles move by less than a tenth of the interval from seed to seed."""
+ENDS = (5, 95)
+"""Percentiles of the interval's ends: 90 % of it lies between."""
+
+
+def relative_difference(
+    steps: NDArray[np.float64], base: NDArray[np.float64], seed: int = 0, centre: Callable[..., Any] = np.mean
+) -> tuple[float, float, float]:
+    """Return by what share of `base` the mean, or another `centre`, of `steps` is longer, and its interval's ends.
+
+    Both hold the same steps, so that they are drawn in pairs: blocks of consecutive ones that begin anywhere and go on
+    at the start (the circular block bootstrap of Politis and Romano, 1992).
+    """
+    count = len(steps)
+    length = min(BLOCK, count)
+    rng = np.random.default_rng([seed, count])
+    begins = rng.integers(count, size=(DRAWS, -(-count // length)))
+    places = ((begins[:, :, None] + np.arange(length)) % count).reshape(DRAWS, -1)[:, :count]
+    drawn = centre(steps[places], axis=1) / centre(base[places], axis=1) - 1
+    low, high = np.percentile(drawn, ENDS)
+    return float(centre(steps) / centre(base) - 1), float(low), float(high)
+
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BenchMachine:
+    """A topology, and how long its communication takes beside backward.
+
+    Attributes:
+        topology: one rank a node, as many nodes as the trace has ranks.
+        wire_over_backward: what all buckets, one after another, take over what backward does; computation is scaled so.
+            None keeps the recorded pace.
+        calibration: measured constants; None is the priors.
+    """
+
+    topology: Cluster
+    wire_over_backward: float | None = None
+    calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        if self.wire_over_backward is not None:
+            positive("wire_over_backward", self.wire_over_backward)
+
+    @property
+    def name(self) -> str:
+        """The topology's name, with the ratio where there is one."""
+        ratio = self.wire_over_backward
+        return self.topology.name if ratio is None else f"{self.topology.name} at {ratio:g}"
+
+    def placement(self, trace: OrderTrace) -> Placement:
+        """Return where the ranks of `trace` are."""
+        return place(self.topology, trace.ranks, 1)
+
+    def scale(self, trace: OrderTrace, caps: BucketCaps) -> float:
+        """Return the factor on computation that gives the ratio."""
+        if self.wire_over_backward is None:
+            return 1.0
+        first = trace.workloads[0]
+        transport = make_transport(self.placement(trace), Options().backend_for(first), self.calibration)
+        plan = rebuilt_plan(trace.parameters, caps)
+        wire_s = sum(transport.time_s(Operation.ALLREDUCE, bucket.size_bytes) for bucket in plan.buckets)
+        return wire_s / self.wire_over_backward / float(first.backward.host_s.mean())
+
+
+def caps_for(trace: OrderTrace, buckets: int) -> BucketCaps:
+    """Return the cap that cuts the gradients of a trace into about so many buckets.
+
+    Recorded models are small; torch's 25 MiB would put all of one into one bucket, of a large model into a dozen.
+    """
+    return BucketCaps(bucket_cap_mb=round(trace.workloads[0].gradient_bytes / MIB / buckets, 6))
+
 
 Progress = Callable[[int, int], None]
 

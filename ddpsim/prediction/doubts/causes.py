@@ -1,4 +1,9 @@
-"""The doubts of a prediction: which of its causes nobody measured, and what each may do to the run."""
+"""The doubts of a prediction: which of its causes nobody measured, and what each may do to the run.
+
+How much longer a collective takes where switches hash its few large flows onto the same way to the spine.
+
+How much longer a collective takes where a scheduler hands out other GPUs of a node than are taken to be used.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +13,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.conditions import GPU_BACKENDS
+from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions
+from ddpsim.collectives.execute import layout_of, make_transport
+from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.prediction.doubts import collectives
-from ddpsim.prediction.doubts.collisions import collisions
-from ddpsim.prediction.doubts.devices import far_from_nics
 from ddpsim.prediction.doubts.doubt import Doubt
 from ddpsim.prediction.doubts.spreads import (
     AMD_SOFTWARE,
     BESIDE,
+    COLLISIONS,
     COPIES,
     CUTS,
     DDP_HOST,
@@ -37,6 +44,7 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.ddp_costs import HOST_COSTS, Costs
 from ddpsim.simulation.jobs.graph_cuts import GraphCuts
+from ddpsim.topology.far_gpus import farthest_from_nics
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import (
@@ -49,6 +57,53 @@ from ddpsim.workload.anchors import (
 )
 from ddpsim.workload.fusing import CompiledAs
 from ddpsim.workload.gpus import gpu_of
+
+_HASHED = {"roce", "tcp", "tcpx", "ethernet", "ena", "gvnic"}
+"""Kinds of cards whose switches route each flow by a hash unless a machine's file says otherwise.
+
+InfiniBand and Slingshot route adaptively, and EFA sprays packets over many ways.
+"""
+
+
+def collisions(placement: Placement, sizes: Sequence[int]) -> Band | None:
+    """Return by size the factor on a collective where its flows between leaf switches collide; its low end is 1.
+
+    None where none crosses a spine, or where the fabric routes adaptively.
+    """
+    routing = placement.topology.fabric.routing
+    kinds = {nic.kind for each in placement.classes for nic in each.template.nics}
+    if placement.nodes == 1 or not placement.trunks or routing == "adaptive":
+        return None
+    if routing is None and not kinds & _HASHED:
+        return None
+    if all(load.link.link.kind != "network" for load in layout_of(placement, CURRENT, expand=False).ring.loads):
+        return None
+    return Band({max(size, 1): (1.0, math.exp(COLLISIONS.high)) for size in sizes})
+
+
+_MATTERS = 1.02
+"""Factor on some collective from which on it matters which GPUs are used: what measured rows repeat to."""
+
+
+def far_from_nics(
+    placement: Placement, calibration: Calibration | None, sizes: Sequence[int], algorithm: str = "auto"
+) -> Band | None:
+    """Return by size the factor on an allreduce over NCCL where each node's ranks are on its GPUs farthest from a NIC.
+
+    The band's low end is 1. None where a file says which GPUs are visible, all of a node are used, or it does not
+    matter. Where bytes to a NIC rest in host memory the farthest cost most: they cross from socket to socket, and NCCL
+    may take trees for rings.
+    """
+    others = farthest_from_nics(placement)
+    if others is None:
+        return None
+    options = CollectiveOptions(algorithm=algorithm, isolated=False)
+    constants = None if calibration is None else replace(calibration, curves=())
+    near, far = (make_transport(each, "nccl", constants, options) for each in (placement, others))
+    asked = sorted({max(size, 1) for size in sizes})
+    factors = {size: (1.0, max(far.allreduce_s(size) / near.allreduce_s(size), 1.0)) for size in asked}
+    return Band(factors) if any(high > _MATTERS for _, high in factors.values()) else None
+
 
 _NAMES = {
     "roofline": "estimated compute times",

@@ -3,11 +3,10 @@
 import torch
 from torch import nn
 
-from ddpexec.capturing.checkpointing import checkpoint_layers
-from ddpexec.capturing.edges import Edges
+from ddpexec.capturing.counting import Edges
 from ddpexec.capturing.live import own_bytes
 from ddpexec.capturing.models.training import Batch, TrainingModel
-from ddpexec.capturing.shapes import count_training_step
+from ddpexec.capturing.shapes import checkpoint_layers, count_training_step
 
 SAMPLES, WIDTH = 8, 32
 

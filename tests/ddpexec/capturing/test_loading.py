@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from ddpexec.capturing.capture import CaptureSettings, capture_step
-from ddpexec.capturing.loading import find_loading
+from ddpexec.capturing.capture import CaptureSettings, capture_step, find_loading
 from ddpexec.capturing.own_step import OwnStep
 from ddpsim.common.errors import InputError
 from ddpsim.simulation import Options, simulate_local

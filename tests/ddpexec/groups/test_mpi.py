@@ -21,8 +21,7 @@ import torch
 pytest.importorskip("mpi4py")
 
 from ddpexec.groups import mpi_environment, mpi_world
-from ddpexec.groups.mpi_buffers import check_tensor
-from ddpexec.groups.mpi_work import MpiCalls, MpiError
+from ddpexec.groups.mpi_work import MpiCalls, MpiError, check_tensor
 from ddpexec.groups.whereabouts import find_ended_ranks, find_place
 from ddpsim.common.errors import InputError
 

@@ -14,11 +14,10 @@ import pytest
 import torch
 
 from ddpexec.capturing.capture import CaptureSettings, capture_model
-from ddpexec.capturing.device_pass import DevicePass
-from ddpexec.capturing.recorder import Recorder
+from ddpexec.capturing.recorder import DevicePass, Recorder
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.microbench.copies import Copies
+from ddpexec.microbench.ddp_costs import Copies
 from ddpexec.microbench.under_load import measure_beside
 from ddpexec.running.timed import make_timed_model
 from ddpexec.timing.stopwatch import Span, span_of
@@ -58,7 +57,7 @@ def test_the_speed_of_copies_is_the_devices_not_that_of_the_host_which_queues_th
             busy(0.5 * MS)
 
     with (
-        mock.patch("ddpexec.microbench.copies.BUCKET_BYTES", 4800),
+        mock.patch("ddpexec.microbench.ddp_costs.BUCKET_BYTES", 4800),
         mock.patch.object(Copies, "round_trip", round_trip),
     ):
         copies = Copies(CUDA)
@@ -103,7 +102,7 @@ SECOND = torch.device("cuda", 1)
 
 @pytest.mark.usefixtures("cuda_is_cpu")
 def test_the_device_that_is_measured_is_waited_for_whichever_is_current(gpu: Gpu) -> None:
-    with mock.patch("ddpexec.capturing.device_pass.profile") as profile:
+    with mock.patch("ddpexec.capturing.recorder.profile") as profile:
         profile().export_chrome_trace.side_effect = lambda path: Path(path).write_text('{"traceEvents": []}')
         profiled = DevicePass(SECOND)
         profiled.start()

@@ -11,7 +11,7 @@ import torch
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.microbench import under_load
-from ddpexec.microbench.copies import LARGE_BYTES, BesideCopies, Copies
+from ddpexec.microbench.ddp_costs import LARGE_BYTES, BesideCopies, Copies
 from ddpexec.timing.stopwatch import Span
 
 STEPS, COLLECTIVES = 3, 8
@@ -74,7 +74,7 @@ def test_copies_and_collectives_slow_each_other_by_what_is_loaded_over_what_is_q
         large = tensor.nbytes == LARGE_BYTES
         return BesideCopies((5.0, 5.004), (7.0, 7.010 if large else 7.024), 1.5)
 
-    monkeypatch.setattr("ddpexec.microbench.copies.BUCKET_BYTES", 4800)
+    monkeypatch.setattr("ddpexec.microbench.ddp_costs.BUCKET_BYTES", 4800)
     monkeypatch.setattr(Copies, "measure_beside", beside)
     communicator = Communicator([torch.distributed.group.WORLD])
     found = Copies(torch.device("cpu")).slowdowns(communicator)

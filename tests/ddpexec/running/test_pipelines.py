@@ -129,7 +129,7 @@ def test_what_cannot_be_cut_is_refused_on_every_rank(rank: int, given: Any, what
 
 @pytest.mark.usefixtures("one_rank")
 def test_tied_parameters_are_refused() -> None:
-    from ddpexec.running.pipeline_stages import model_stages
+    from ddpexec.running.pipelines import model_stages
 
     model = build("mlp", CPU)
     model.module[2].weight = model.module[4].weight

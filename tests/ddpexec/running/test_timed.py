@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpexec.capturing.describe import describe_buffers
 from ddpexec.ddp.parameters import collect
-from ddpexec.running.timed import TimedModel, make_timed_model
-from ddpexec.running.timed_layers import gradient_value
+from ddpexec.running.timed import TimedModel, gradient_value, make_timed_model
 from ddpexec.timing.waiting import keep_time
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import FrozenParameter

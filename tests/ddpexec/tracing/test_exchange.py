@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from ddpexec.tracing import exchange
-from ddpexec.tracing.clock_server import find_own_address, make_token, offset_to, serve_clock
-from ddpexec.tracing.exchange import Exchange
+from ddpexec.tracing.exchange import Exchange, find_own_address, make_token, offset_to, serve_clock
 
 
 @contextmanager

@@ -271,7 +271,7 @@ def test_what_fails_while_training_goes_on_is_warned_of(tmp_path: Path, monkeypa
     def full(trace: Trace, rank: int, directory: str) -> None:
         raise InputError("no space left on device", place=str(directory))
 
-    monkeypatch.setattr("ddpexec.tracing.rotation.write_rank", full)
+    monkeypatch.setattr("ddpexec.tracing.session.write_rank", full)
     before = state()
     stopped = pytest.warns(UserWarning, match=r"trace stopped, and the training goes on: .*no space left")
     with stopped, ddpexec.trace(tmp_path, every=1, warm_up=0, steps_per_file=1):

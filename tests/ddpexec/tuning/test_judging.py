@@ -11,10 +11,9 @@ import pytest
 
 from ddpexec.tuning.blocks import student
 from ddpexec.tuning.observed import Observed, ObservedJob, RankSteps, Sent
-from ddpexec.tuning.probing import probes
 from ddpexec.tuning.racing import BLOCK, PRESENT, Race
 from ddpexec.tuning.ranking import rank_caps
-from ddpexec.tuning.step_clock import WINDOW, StepClock
+from ddpexec.tuning.tuner import WINDOW, StepClock, probes
 from ddpexec.tuning.wires import measure_shared, wire_of
 from ddpsim.bucketing import Parameter
 from tests.profile import examples

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import ddpexec
-from ddpexec.tuning import step_clock
+from ddpexec.tuning import tuner as step_clock
 from ddpexec.tuning import tuner as tuner_module
 from ddpexec.tuning.rewrapping import caps_in_force
 from ddpexec.tuning.tuner import OBSERVED, WARM_UP

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("torch")
 
 from ddpexec.tuning import racing
+from ddpexec.tuning.decision import Trials
 from ddpexec.tuning.plan import TrialPlan
 from ddpexec.tuning.ranking import Candidate, CapRanking
-from ddpexec.tuning.trials import Trials
 from ddpexec.tuning.wires import Wire
 from ddpsim.bucketing import BucketCaps
 

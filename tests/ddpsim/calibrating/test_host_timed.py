@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ddpsim import Calibration, calibrate, load_topology
-from ddpsim.calibrating.host_timed import drop_host_timed_rows, host_floor_s, latencies_held
+from ddpsim.calibrating.calibrate import drop_host_timed_rows, host_floor_s, latencies_held
 from ddpsim.calibrating.measured import MeasuredTable, read_table
 from ddpsim.calibrating.samples import Sample
 from ddpsim.common.errors import CalibrationError

@@ -8,7 +8,7 @@ printed SYS/SYS, its rings entering by one socket and leaving by the other; ours
 import pytest
 
 from ddpsim.collectives.channels import Channels, find_channels
-from ddpsim.collectives.switch_search import find_switch_graph
+from ddpsim.collectives.nccl.layout import find_switch_graph
 from ddpsim.topology.graph import NodeTemplate
 from tests.ddpsim.topology.templates import node_from, template_named
 

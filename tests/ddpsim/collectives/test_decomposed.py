@@ -5,8 +5,8 @@ from __future__ import annotations
 import networkx as nx
 import pytest
 
-from ddpsim.collectives.levels import level_sizes
-from ddpsim.collectives.packing import pack_trees
+from ddpsim.collectives.level_schedules import level_sizes
+from ddpsim.collectives.patterns import pack_trees
 from ddpsim.common.errors import TopologyError
 from ddpsim.common.units import MIB
 from ddpsim.topology.graph import Placement

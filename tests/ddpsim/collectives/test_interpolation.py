@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsim.collectives.interpolation import RowTable
+from ddpsim.collectives.curve import RowTable
 from tests.profile import examples
 
 SIZES = [1024 * 16**k for k in range(5)]

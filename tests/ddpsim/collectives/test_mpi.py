@@ -13,8 +13,7 @@ from ddpsim.calibrating.measured import MeasuredRow, MeasuredTable
 from ddpsim.collectives import schedules
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.mpi.decision import ALGORITHMS, pick_algorithm
-from ddpsim.collectives.mpi.transport import MpiTransport
+from ddpsim.collectives.mpi.transport import ALGORITHMS, MpiTransport, pick_algorithm
 from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB

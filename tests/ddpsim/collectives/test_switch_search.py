@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim.collectives.switch_search import find_switch_graph
+from ddpsim.collectives.nccl.layout import find_switch_graph
 from ddpsim.topology.spec import parse_topology
 from tests.ddpsim.topology.templates import template_named
 

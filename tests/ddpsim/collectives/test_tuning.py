@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.collectives.nccl.operation_tuning import operation_table
 from ddpsim.collectives.nccl.shape import InSwitch, Shape
+from ddpsim.collectives.nccl.transport import operation_table
 from ddpsim.collectives.nccl.tuning import best, ll_max, table, time_us, tree_max
 from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.common.operation import Operation

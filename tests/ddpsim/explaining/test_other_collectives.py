@@ -14,8 +14,8 @@ import pytest
 from ddpsim.cli.app import run
 from ddpsim.explaining.clocks import align_ranks
 from ddpsim.explaining.explain import explain
+from ddpsim.explaining.files import read_kineto_rank
 from ddpsim.explaining.given import RunFacts
-from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.splits import splits_of
 from ddpsim.trace.metrics import complete_parts
 from ddpsim.workload.kineto.collectives import dimensions_bytes

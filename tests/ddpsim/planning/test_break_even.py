@@ -1,7 +1,7 @@
 import pytest
 
 from ddpsim import InputError, Options, compare, load_topology, load_workload, plan
-from ddpsim.cli.comparison_text import text
+from ddpsim.cli.compare import text
 from ddpsim.common.units import format_time
 from ddpsim.planning.advice import advise
 from ddpsim.planning.break_even import HIDDEN, Search, check_bound

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.planning.partition import best_partition
+from ddpsim.planning.best_buckets import best_partition
 
 
 def pipeline_end(lengths, ready, sizes, seconds):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpsim import compare, load_topology, load_workload, plan, predict
-from ddpsim.cli.comparison_text import text
+from ddpsim.cli.compare import text
 from ddpsim.planning.ranking import describe_borrowed
 from ddpsim.prediction.doubts.causes import pace_of
 from ddpsim.workload import Workload

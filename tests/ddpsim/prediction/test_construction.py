@@ -9,7 +9,7 @@ import pytest
 from ddpsim import Options, load_topology
 from ddpsim.bucketing import Parameter
 from ddpsim.common.operation import Operation
-from ddpsim.prediction.construction import construct, messages_of
+from ddpsim.prediction.first import construct, messages_of
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.resolve import resolve
 from tests.ddpsim.collectives.groups import group_on

@@ -10,7 +10,7 @@ import pytest
 
 from ddpsim.common.operation import Operation
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.planned import urgent_first
+from ddpsim.schedules.schemes import urgent_first
 
 
 def messages_of(sizes: Sequence[int]) -> list[Message]:

@@ -11,7 +11,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.common.errors import PlanError
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.chunks import GradientFlow
-from ddpsim.schedules.gradientflow import gradientflow
+from ddpsim.schedules.fused import gradientflow
 from ddpsim.schedules.schedule import check
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.collectives.switch_search import find_switch_graph
+from ddpsim.collectives.nccl.layout import find_switch_graph
 from ddpsim.topology.declared import rejoin
 from ddpsim.topology.graph import NodeTemplate
 from ddpsim.topology.hardware import SHARED_UPLINK, SOCKET_ROOM

@@ -22,7 +22,7 @@ from ddpsim.chakra import import_trace as import_chakra
 from ddpsim.chakra import write_traces
 from ddpsim.common.errors import WorkloadError
 from ddpsim.common.operation import Operation
-from ddpsim.prediction.construction import messages_of
+from ddpsim.prediction.first import messages_of
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.jobs.pipeline import parse_pipeline
 from ddpsim.simulation.jobs.stages import parts_of

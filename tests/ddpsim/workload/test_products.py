@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.workload.products import share_of_waves
+from ddpsim.workload.roofline import share_of_waves
 
 SIZES = st.integers(1, 5000)
 

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ddpexec.lab.campaign import predicting
+from ddpexec.lab.campaign import campaign as predicting
 from ddpexec.lab.campaign.campaign import carry_out
 from ddpexec.lab.campaign.results import Result
 from ddpexec.lab.campaign.spec import Campaign, Configuration

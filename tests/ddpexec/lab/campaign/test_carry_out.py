@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ddpexec.lab.campaign import predicting, stages
+from ddpexec.lab.campaign import campaign as predicting
+from ddpexec.lab.campaign import stages
 from ddpexec.lab.campaign.campaign import carry_out
 from ddpexec.lab.campaign.spec import Campaign, Configuration, parse_campaign
 from ddpexec.lab.netlab import support

@@ -6,9 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ddpexec.lab.campaign.predicting import options
-from ddpexec.lab.campaign.schema import CampaignRun
-from ddpexec.lab.campaign.spec import parse_campaign
+from ddpexec.lab.campaign.campaign import options
+from ddpexec.lab.campaign.spec import CampaignRun, parse_campaign
 from ddpexec.lab.campaign.stages import run_arguments
 from ddpexec.running.settings import RunSettings
 from ddpsim.common.errors import InputError

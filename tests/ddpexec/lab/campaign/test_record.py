@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.lab.campaign import predicting, record, stages
+from ddpexec.lab.campaign import campaign as predicting
+from ddpexec.lab.campaign import record, stages
 from ddpexec.lab.campaign.campaign import find_finished
 from ddpexec.lab.campaign.spec import Campaign
 from ddpsim.common.errors import InputError

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddpexec.lab.campaign.baselines import interpolate, measure_baselines
-from ddpexec.lab.campaign.report import markdown
+from ddpexec.lab.campaign.report import errors_by_scheme, markdown, rankings
 from ddpexec.lab.campaign.results import Result, summarise_results
-from ddpexec.lab.campaign.schemes import errors_by_scheme, rankings
+from ddpexec.lab.campaign.stages import interpolate, measure_baselines
 from ddpsim.trace.metrics import BucketSummary
 
 TABLE = [(1 << 20, 0.010), (1 << 22, 0.040), (1 << 24, 0.160)]

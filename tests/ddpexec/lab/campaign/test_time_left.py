@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ddpexec.lab.campaign.campaign import START_S, TimeLeft, format_spoken, least_step_s
 from ddpexec.lab.campaign.spec import Campaign, parse_campaign
-from ddpexec.lab.campaign.time_left import START_S, TimeLeft, format_spoken, least_step_s
 from ddpsim.common.errors import InputError
 from tests.ddpexec.lab.campaign.pretended import FILE, PretendedLab, go
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.lab.netlab import names
+from ddpexec.lab.netlab import lab as names
 
 
 def children(pid: int) -> list[int]:

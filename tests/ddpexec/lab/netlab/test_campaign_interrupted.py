@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.lab.netlab import names
+from ddpexec.lab.netlab import lab as names
 from tests.ddpexec.lab.netlab.processes import children, running_in, until
 
 pytestmark = pytest.mark.usefixtures("lab_machine")

@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpexec.lab.netlab.forwarder import FRAME_BYTES, QUEUE_S, Forwarder, LinkQueues
+from ddpexec.lab.netlab.forwarder import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    QUEUE_S,
+    Forwarder,
+    LinkQueues,
+    destination,
+    size_on_wire,
+)
 from ddpexec.lab.netlab.network import SEGMENT_BYTES, TCP_HEADER_BYTES, LinkDirection
-from ddpexec.lab.netlab.tun import HEADER_BYTES, destination, size_on_wire
 
 
 def packet(target: int, payload_bytes: int, segment_bytes: int = 0) -> bytes:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.lab.netlab import command, launch, names, probe
+from ddpexec.lab.netlab import command, probe
+from ddpexec.lab.netlab import command as launch
+from ddpexec.lab.netlab import lab as names
+from ddpexec.lab.netlab.command import lab_network
 from ddpexec.lab.netlab.lab import build
-from ddpexec.lab.netlab.shapes import lab_network
 from ddpsim.common.errors import InputError
 from ddpsim.topology.processes import lab_topology
 from tests.ddpexec.lab.netlab.processes import namespaces_of, running_in, until

@@ -10,7 +10,7 @@ from typing import TextIO
 
 import pytest
 
-from ddpexec.lab.netlab import names
+from ddpexec.lab.netlab import lab as names
 
 LEFT_S = 0.3
 """What the other lab gets for what it would do wrong; it takes a fraction of that."""

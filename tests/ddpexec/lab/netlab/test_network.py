@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from ddpexec.lab.netlab.command import lab_network
 from ddpexec.lab.netlab.network import Host, LabNetwork, LinkDirection, wire_bytes
-from ddpexec.lab.netlab.shapes import lab_network
 from ddpsim.common.errors import TopologyError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.processes import lab_topology

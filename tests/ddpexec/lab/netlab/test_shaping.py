@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from ddpexec.lab.netlab import probe, support
+from ddpexec.lab.netlab.command import lab_network
 from ddpexec.lab.netlab.lab import Lab, build
 from ddpexec.lab.netlab.network import SEGMENT_BYTES, TCP_HEADER_BYTES
-from ddpexec.lab.netlab.shapes import lab_network
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.processes import lab_topology
 

@@ -8,8 +8,7 @@ import pytest
 
 from ddpsim import Calibration, Options, load_workload
 from ddpsim.common.units import MIB
-from ddpsim.prediction.doubts.causes import doubts_of
-from ddpsim.prediction.doubts.collisions import collisions
+from ddpsim.prediction.doubts.causes import collisions, doubts_of
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.topology.dump import document_of

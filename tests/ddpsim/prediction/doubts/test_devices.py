@@ -9,8 +9,7 @@ from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.nccl.paths_taken import paths_taken
 from ddpsim.common.units import GIB, MIB
-from ddpsim.prediction.doubts.causes import doubts_of
-from ddpsim.prediction.doubts.devices import far_from_nics
+from ddpsim.prediction.doubts.causes import doubts_of, far_from_nics
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.topology.far_gpus import farthest_from_nics
