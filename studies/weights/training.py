@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.ddp import flat
-from ddpexec.ddp.compression import hook_for
-from ddpexec.ddp.compression import schemes as powersgd
+from ddpexec.ddp.compression import hook_for, powersgd
 from ddpexec.ddp.fully_sharded import FullySharded
 from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.ddp.wrapper import DistributedDataParallel
