@@ -183,6 +183,10 @@ class LaunchQueue(Generic[Point]):
         return [number for lane in lanes for number in self._advance(lane)]
 
     def _advance(self, lane: int) -> list[int]:
+        # The head of a lane goes round: behind its last message comes the first of the next iteration. Messages may
+        # become possible an iteration ahead of the head, each time once, so that `_possible` holds them in a queue by
+        # message: False where it is skipped or not sent in that iteration, which moves the head on and launches
+        # nothing.
         order, launched = self._orders[lane], []
         while coming := self._possible.get(number := order[self._head[lane]]):
             if coming.pop(0):

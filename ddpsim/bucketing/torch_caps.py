@@ -38,6 +38,9 @@ def torch_caps(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]])
     def gives(limits: Sequence[int]) -> bool:
         return [bucket.parameters for bucket in assign_buckets(parameters, limits, order)] == wanted
 
+    # Sizes of the buckets as limits give them exactly, if any limits do: torch's assignment itself is the judge. From
+    # these each limit is moved to the roundest number of its range; ranges that look right one by one may not
+    # together, where several types read one list of caps, so that the round list is judged again.
     limits = next((limits for limits in _list_exact_limits(parameters, groups) if gives(limits)), None)
     if limits is None:
         return None

@@ -1,4 +1,7 @@
-"""A node's links from what its file says of the hardware: its PCIe tree, and NVLink, NVSwitches or xGMI beside it."""
+"""A node's links from what its file says of the hardware: its PCIe tree, and NVLink, NVSwitches or xGMI beside it.
+
+Start at `build_node`; `_PcieWalk` makes links of the tree under `pcie`.
+"""
 
 from __future__ import annotations
 
@@ -116,6 +119,7 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
     gpus = _devices(spec, place)
     nics = _nics(spec, gpus)
     known = {gpu.name: gpu.vertex for gpu in gpus} | {nic.name: nic.vertex for nic in nics}
+    # A lab's node is processes that talk through the kernel's loopback: it has no sockets, slots or PCIe tree to link.
     joined = spec.cpu.sockets > 1 and spec.processes is None
     unknown = joined and _find_socket_bandwidth(spec.cpu) is None
     cpu = Cpu(spec.cpu.sockets, spec.cpu.arch, spec.cpu.vendor, spec.cpu.model, unknown)
@@ -125,6 +129,7 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
     else:
         links += gpu_links(spec, gpus, place)
         links += _PcieWalk(spec, gpus, known, place).links()
+    # Only complete links can be checked: a GPU that a file puts into no slot shows as one that others cannot reach.
     check_reachable(links, gpus, place)
     _check_rings(spec.rings, known, f"{place}.rings")
     _check_rings(spec.trees, known, f"{place}.trees")

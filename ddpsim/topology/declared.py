@@ -1,6 +1,8 @@
 """What a cluster consists of: how many of each node template, the fabric between their NICs, and the exceptions.
 
 Nothing here is expanded by node: a cluster of thousands is a few templates, counts and exceptions.
+
+Start at `Cluster`, then `Fabric`; `trunks` derives the links between switches.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A topology back to the YAML that `load_topology` reads to an equal one.
+"""A topology back to the YAML that `load_topology` reads to an equal one, short inner values on one line.
 
-A topology's YAML written: short inner values on one line.
+Start at `document_of`; `_PcieTree` is the one part that is found anew from links.
 """
 
 from __future__ import annotations

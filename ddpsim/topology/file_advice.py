@@ -56,6 +56,8 @@ def bottlenecks(template: NodeTemplate, *, network: bool) -> Iterator[tuple[bool
         return {name: replace(both[name], bandwidth=bandwidth) for name in names}
 
     gpus = [gpu.name for gpu in template.gpus]
+    # So little is no slot of a machine that trains: it is what a virtual machine shows in place of the tree that it
+    # runs on, and whatever else could be said of that tree would be of the wrong one, hence nothing more is.
     narrow = [link for link in parents.values() if link.bandwidth < _NARROW]
     if held := [gpu for gpu in gpus if any(link in narrow for link in _upwards(parents, gpu))]:
         facts = gpu_facts(template.gpus[0].model)
@@ -71,6 +73,8 @@ def bottlenecks(template: NodeTemplate, *, network: bool) -> Iterator[tuple[bool
         return
     if not network:
         return
+    # A NIC's own link is not shared. Cards pass a little more than NCCL counts for their lanes (`_LANES`), so that
+    # only what is beyond that binds.
     shared: list[tuple[Link, list[Nic]]] = []
     for link in parents.values():
         nics = [nic for nic in template.nics if nic.name != link.source and link in _upwards(parents, nic.name)]

@@ -43,6 +43,7 @@ def with_graph_dump(topology: Topology, text: str, place: str) -> Topology:
     rings, trees = _channels(ring, place), _channels(tree, place)
     if ring is None or not rings:
         raise TopologyError("no ring (pattern 4) in it", place=place, remedy="dump the graphs of an NCCL run")
+    # NCCL gives each channel a ring and a tree, so that it has as many as the fewer of both.
     used = min(len(rings), len(trees)) if trees else len(rings)
     groups = tuple(
         _with_graphs(
@@ -54,6 +55,9 @@ def with_graph_dump(topology: Topology, text: str, place: str) -> Topology:
         )
         for group in topology.groups
     )
+    # A template without the dump's devices stays as it is, as in a cluster of several kinds of nodes; that none
+    # changed means that the dump is of another machine, or of a job on fewer GPUs, whose rings say nothing of one on
+    # all.
     if groups == topology.groups:
         passed = sorted({name for ring in rings for name in ring})
         gpus = max((group.template.gpus for group in topology.groups), key=len)

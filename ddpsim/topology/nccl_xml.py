@@ -1,11 +1,9 @@
 """NCCL topology XML (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`) as a topology of one node.
 
-Only `busid` is certain in published files: NCCL fills in classes, NVLinks and NIC speeds on the machine. Source of
-the format: NCCL 2.30 `src/graph/xml.cc`, `topo.cc`.
+Only `busid` is certain in published files: NCCL fills in classes, NVLinks and NIC speeds on the machine. PCI devices
+are read as NCCL itself does: classes, numbers, ports, switches, widths. Source: NCCL 2.30 `src/graph/xml.cc`, `topo.cc`.
 
-PCI devices of NCCL's topology XML as NCCL itself reads them: classes, numbers, ports, switches, widths.
-
-Source: NCCL 2.30 `src/graph/xml.cc`, `topo.cc`.
+Start at `_System.document`: each part of it has a method.
 """
 
 from __future__ import annotations
@@ -278,6 +276,8 @@ class _System:
         described = [inner for pci in self._gpus for inner in pci.children if inner.tag == "gpu"]
         first = described[0] if described else None
         stated, fitting = self._identify(first)
+        # Which model it is decides what an NVLink or xGMI link carries, so that nothing is guessed: what the file says
+        # counts, and `--gpu` before it, with the doubt in the topology's `confidence` where the two disagree.
         if self._choice is None and len(described) < len(self._gpus):
             what = "its GPUs have no <gpu> lines, so their NVLinks are not in the file (NCCL adds them on the machine)"
             raise ask_for_gpu(what, self._place, fitting)
@@ -295,6 +295,7 @@ class _System:
         elif model == gcn and fitting:
             doubt = f"; of {gcn} are {', '.join(fitting)}: --gpu says which"
         name = "xGMI" if gcn else "NVLinks"
+        # Links of the file count before those that boards of the model usually have: a node may have fewer.
         if links := self._links(described, amd=bool(gcn)):
             return gpus, links, f"{name} from the file{doubt}"
         if self._choice is None:

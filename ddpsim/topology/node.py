@@ -3,6 +3,8 @@
 Vertices are named `gpu0`, `nic0`, `cpu0` (a socket with its host bridge), `pcie0` (a switch), `nvswitch0`,
 `adapter0` (a card with several ports), and on a node without GPUs `process0` and the kernel's two ends, `host_out` and
 `host_in`. `network` stands for whatever the NICs are plugged into.
+
+Start at `NodeTemplate` and `Link`.
 """
 
 from __future__ import annotations

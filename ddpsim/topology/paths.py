@@ -3,6 +3,8 @@
 Source: NCCL 2.30 `src/graph/paths.cc`: fewest links first, then most bandwidth; through another GPU only by NVLink and
 only one; peer-to-peer up to PXB, else through host memory; to a NIC directly up to PXB (`NCCL_NET_GDR_LEVEL`), else
 through host memory, or by PXN through a GPU that is near the NIC.
+
+Start at `Paths.__getitem__`; `Route` is the result, `_search` finds the ways of the fewest links.
 """
 
 from __future__ import annotations
@@ -199,6 +201,8 @@ class Paths:
         return Route(source, target, links, farther(_kind(links), "PHB"), through_host=True, shared=self._shared)
 
     def _search(self, source: str) -> dict[str, tuple[Link, ...]]:
+        # Breadth first, one layer of links at a time: a vertex keeps the widest of the ways of the fewest links, as
+        # NCCL's search does. Of ways as wide as each other the one that is found first stays.
         found: dict[str, tuple[Link, ...]] = {source: ()}
         widths = {source: float("inf")}
         frontier = [source]

@@ -116,6 +116,7 @@ def place(topology: Cluster, nodes: int | None, gpus_per_node: int | None, devic
             raise TopologyError(f"{str(count)[:60]!r} is no count", place=name, remedy="give a whole number")
     if nodes < 1:
         raise TopologyError(f"{nodes} nodes", place="nodes", remedy="ask for at least one")
+    # Bounds come first: whatever follows goes through the nodes.
     _check_size(nodes, 1)
     domain = topology.nvlink_domain
     if nodes > 1 and (domain is None or not domain.mnnvl or domain.share(nodes) < nodes):
@@ -184,6 +185,9 @@ def _classes(topology: Cluster, nodes: int) -> tuple[NodeClass, ...]:
     found: dict[NodeTemplate, list[int]] = {}
     plain: list[NodeClass] = []
     for template, indices in _ranges(topology, nodes):
+        # Links that are slow on every node are in the template; nodes with slow links of their own are set apart,
+        # those that are slow alike as one class, so that thousands of nodes stay a few templates on which paths and
+        # rings are searched once.
         base = template.degrade({e.link: e.change for e in everywhere if _has(template, e.link)})
         regular: Sequence[int] = indices
         odd = [node for node in indices if node in special]

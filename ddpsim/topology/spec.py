@@ -103,6 +103,8 @@ def _build(spec: TopologySpec, place: str) -> Topology:
         NodeGroup(build_node(name, node, f"{place}: {where}"), count)
         for name, node, where, count in _nodes(spec, place)
     )
+    # Each check below reads what the ones before it have made sure of: which GPUs are visible before how many ranks a
+    # node has, and all templates before a slow link is looked for in them.
     _check_kinds(groups, place)
     degraded = tuple(_build_degraded(entry, f"{place}: degraded.{n}") for n, entry in enumerate(spec.degraded))
     topology = Topology(

@@ -1,6 +1,8 @@
 """The numbers of a trace: period and its breakdown, bucket times, skew, overlap.
 
 The same for simulated and measured traces, so that a prediction and a run are compared on equal terms.
+
+Start at `summarise`; above it are intervals and parts, which explaining uses too.
 """
 
 from __future__ import annotations
@@ -258,6 +260,8 @@ def summarise(trace: Trace) -> Summary:
     periods = {rank: [_mean_period(cycle) for cycle in cycles(trace.of_rank(rank), steps)] for rank in trace.ranks}
     drops = leaves_layers_out(trace)
     centre = fmean if drops else median
+    # Ranks that meet in collectives have one period but for the ends of a trace; where they do not meet, the slowest
+    # is what the job waits for. The breakdown is rank 0's, so that it is of one rank and adds up.
     slowest = max(periods.values(), key=centre)
     first = trace.ranks[0]
     iteration_s = centre(slowest)

@@ -7,6 +7,8 @@ Spans are drawn from iteration records (`spans_of`), so that simulated and measu
 
 What of it repeats is one period (`ddpsim/trace/cycles.py`): an iteration, the micro-batches of a step, or several steps
 of a scheme.
+
+Start at `Trace` and `Iteration`; `CollectiveTimes` names the moments in a collective's life.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Each operator takes the longer of its arithmetic at the achieved share of peak a
 share of bandwidth (Williams et al., "Roofline", CACM 2009), but no less than a kernel's own minimum. The host launches
 one operator after the other; the device runs each when it is free and the operator is launched. Where a one-GPU step
 has been published, device times are scaled to it.
+
+Start at `estimate`; `ModelShape` is what goes in, `Timeline` (`timeline.py`) runs host and device side by side.
 """
 
 from __future__ import annotations
@@ -171,6 +173,9 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
     check_peak(gpu, precision, shape.autocast_dtype, shape.name, f"use one of {', '.join(gpu.peak_flops)}")
     own = optimizer_of_kind(shape.optimizer_kind)
     used, targets = optimizer or OPTIMIZER, list(options.anchors)
+    # `counted` stays the step as it was counted, operator by operator: a file keeps it, so that it can be estimated
+    # again for another GPU, batch or precision. `shape` is from here on the step as it runs: fused or cast, then cut
+    # to one rank's part.
     counted, eager_gpu = shape, gpu
     shape, gpu = convert_to_run(shape, gpu, precision), gpu if shape.compiler is None else gpu.with_fused()
     part = _part_of(shape, options, precision)
@@ -180,6 +185,8 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
             activations, uses = part.activations(shape.activations), part.forward_use
         else:
             activations = part.activations(shape.activations, options.tensor_parallel)
+        # The cut was made on trained and frozen parameters in one row; a `Workload` has them apart, and a frozen one
+        # says how many trained ones are registered before it: counted anew, without those of other ranks' experts.
         trained = tuple(each for each in part.parameters if not isinstance(each, FrozenParameter))
         here = {each.name for each in trained}
         shape = replace(
@@ -201,10 +208,14 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
     works = roofline_s(phases, gpu, precision, without)
     update = used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s)
     works.append([0.0] * len(update) if OPTIMIZER_TERM in without else update)
+    # Before anything is scaled: a time below the floor means a wrong unit, batch or GPU, and any factor would hide
+    # that.
     check_floor(targets, floors_s(phases, gpu, precision, used, parameters), shape.name, accumulate)
     timeline = Timeline(works, [o.gradients for o in shape.backward], used.host_s(len(parameters)))
     timeline.graphs = shape.compiler == INDUCTOR_GRAPHS
     timeline.launch_s = _launch_s(gpu)
+    # Measured times are of a whole step of the optimizer, works of one micro-batch: what adding the gradients of the
+    # others takes is in the time, and in none of the operators that are scaled to it.
     added_s = (accumulate - 1) * sum(ADDITION.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
     pace = options.pace or pace_of(
         sum_to_step(list(map(sum, works)), accumulate),
@@ -213,6 +224,8 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
         keep_optimizer=optimizer is not None,
         place=shape.name,
     )
+    # The pace compares sums of the roofline's own times, so the time line is scaled only now. What the host hides of
+    # the device, and when each gradient is there, follows from it in `_workload`.
     timeline.works = [[work * factor for work in phase] for phase, factor in zip(works, pace.phases, strict=True)]
     timeline.host_factor = pace.host
     workload = _workload(shape, gpu, precision, parameters, timeline, targets)
@@ -334,6 +347,7 @@ def _workload(
     timeline: Timeline,
     anchors: Sequence[Anchor],
 ) -> Workload:
+    # A published time was taken as its benchmark waits for the device; a step scaled to it has to wait there too.
     published = tuple(dict.fromkeys(point for anchor in anchors for point in anchor.synchronises))
     synchronises = published or shape.synchronises
     timeline.run(wait="after_optimizer" in synchronises)

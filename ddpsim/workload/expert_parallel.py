@@ -8,6 +8,9 @@ ranks of its group for the experts that it has: as many as before, by fewer weig
 Experts are told by the names of their parameters: modules of a list whose name ends in `experts`. Their operators lie
 between the first that reads one of an expert's parameters and the first of the next one's, in backward between the
 last gradients of two. Tokens are taken to be spread over the ranks of a group evenly.
+
+Start at `experts_on_ranks`; `Mixture` finds one layer's experts among the operators, `_RankOperators` takes a rank's
+share.
 """
 
 from __future__ import annotations
@@ -95,6 +98,9 @@ def experts_on_ranks(
             raise WorkloadError(what, place=_PLACE, remedy=f"give a divisor of {len(experts)}")
     mixtures = [Mixture.of(name, experts, forward, backward, forward_use) for name, experts in found.items()]
     _check_once(mixtures, forward, backward)
+    # The rank that stands for all has the first experts of every mixture: with tokens spread evenly each other one
+    # computes as much, and which experts they are changes neither times nor bytes. Gradients name parameters by
+    # registration index, and parameters of other ranks' experts are gone here, hence the new numbers.
     gone = {index for each in mixtures for expert in each.experts[len(each.experts) // ranks :] for index in expert}
     new_of = {old: new for new, old in enumerate(i for i in range(len(parameters)) if i not in gone)}
     width = _NARROW if precision in NARROW else _WIDE
@@ -111,6 +117,8 @@ def experts_on_ranks(
         back.renumbered(new_of),
         tuple(None if use is None else ahead.before[use] for use in uses),
         ahead.messages(sizes),
+        # Backward goes the two ways in reverse: gradients of what was combined come in before the experts, of what was
+        # dispatched leave behind them.
         back.messages([(combined, dispatched) for dispatched, combined in sizes]),
         frozenset(new_of[i] for each in mixtures for expert in each.experts for i in expert if i in new_of),
         len(mixtures),

@@ -1,4 +1,7 @@
-"""GPUs that workloads are estimated for: peaks from data sheets, achieved shares from published training runs."""
+"""GPUs that workloads are estimated for: peaks from data sheets, achieved shares from published training runs.
+
+Start at `AchievedGpu`, a data sheet with the shares that kernels reach; `PeakShares` has the fitted figures.
+"""
 
 from __future__ import annotations
 

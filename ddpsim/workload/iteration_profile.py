@@ -10,6 +10,9 @@ device times r, both from the start of backward on their own clock,
 holds by construction for the `work` and `lag` computed here, where no completion comes before its hook. Where the
 device was busy, throughout or from one completion to the next, `work` is the interval between them and `lag` is zero;
 elsewhere `work` is the interval times the busy share of all such intervals, and `lag` is what the record shows.
+
+Start at `IterationProfile` and `_pace`, which computes `work` and `lag`; `merge_latest` makes one rank of several,
+`without` leaves layers out.
 """
 
 from __future__ import annotations
@@ -207,10 +210,16 @@ def merge_latest(drawn: list[IterationProfile], since: list[float], *, local: bo
     """
     if len(drawn) == 1:
         return drawn[0]
+    # Everything below counts from where the last rank begins this iteration, as the result begins there: a rank that
+    # began earlier has its times less the lead that it had.
     before = max(since)
     forward_host = max(s + p.forward_host for s, p in zip(since, drawn, strict=True)) - before
     forward_work = max(s + p.forward_work for s, p in zip(since, drawn, strict=True)) - before
     width = 1 + max(max(p.order) for p in drawn)
+    # Of each gradient the latest hook, the latest end of the device work up to it, and the longest lag, by
+    # registration index; -inf stays where no rank has the gradient. Sums from the start are what the maximum is taken
+    # of: the maximum of each interval would add up slow intervals of different ranks, which no rank has in one
+    # iteration.
     last = np.full((3, width), -np.inf)
     for begun, pace in zip(since, drawn, strict=True):
         order = list(pace.order)
@@ -220,6 +229,8 @@ def merge_latest(drawn: list[IterationProfile], since: list[float], *, local: bo
         last[1, order] = np.maximum(last[1, order], work - before - forward_work)
         last[2, order] = np.maximum(last[2, order], pace.lag)
     order = [int(i) for i in np.argsort(last[0], kind="stable") if np.isfinite(last[0, i])]
+    # In order of the latest hooks the ends of work may descend by a little, where two ranks differ in order; one
+    # device completes nothing earlier than what it has before.
     host, work = last[0, order], np.maximum.accumulate(last[1, order])
     tail_host, tail_work = max(p.tail_host for p in drawn), max(p.tail_work for p in drawn)
     if local:

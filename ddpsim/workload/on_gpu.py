@@ -62,6 +62,8 @@ def estimate_on_gpu(
     shares = source.provenance.get("shares_source")
     as_shipped = same_pace and shares == gpu.achieved.source and not is_superseded(source)
     target = gpu if as_shipped else gpu.with_fitted()
+    # A pace is relative to the shares that it was found with. Shipped workloads were fitted to other shares than
+    # today's: on another GPU, which takes today's, their pace would correct what is not wrong there.
     pace = None
     if wanted == source.precision and (same_gpu or not _has_shipped_shares(source)):
         pace = RooflineFactors.if_scaled(source.provenance, source.name)

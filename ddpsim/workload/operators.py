@@ -1,4 +1,7 @@
-"""The operators of a training step, without any time in them: what a step is estimated from on any GPU."""
+"""The operators of a training step, without any time in them: what a step is estimated from on any GPU.
+
+Start at `Operator`; `StepOperators` is a whole step of them, as a workload keeps it.
+"""
 
 from __future__ import annotations
 

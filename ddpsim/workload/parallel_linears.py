@@ -4,6 +4,8 @@ A block of Megatron-LM (Shoeybi et al. 2019, section 3) is column-parallel linea
 alone, and a row-parallel linear whose output is as wide as what came in: queries, keys, values, attention and its
 projection; or the two or three linears of a feed-forward network. They are told by the sizes of their products and by
 where attention stands among them.
+
+Start at `blocks_in` for forward; `backward_spans` finds the same blocks in backward.
 """
 
 from __future__ import annotations
@@ -139,6 +141,9 @@ def blocks_in(
             continue
         if columns and linear.rows != columns[0].rows:
             columns = []
+        # A block ends with the linear that leaves the width: after attention, or where its own input is not of that
+        # width (a feed-forward network's). One of width to width with no attention before it opens a block, as a
+        # query's does.
         attended = attention is not None
         ends = bool(columns) and linear.outputs == width and (attended or linear.inputs != width)
         if ends:
@@ -215,6 +220,8 @@ def backward_spans(blocks: Sequence[ParallelBlock], backward: Sequence[Operator]
             place += 1
         if again:
             place = _computed_again(blocks, number, products, place, spans)
+        # Products are taken in order and the blocks from the last: a product that is none of the linear awaited (the
+        # output layer's, an adapter's) is passed over, so that one search needs no knowledge of what lies between.
         block, taken = blocks[number], list[tuple[int, ParallelLinear]]()
         for linear in reversed(block.linears):
             for _ in range(linear.gradients):

@@ -4,6 +4,8 @@ On a GPU the host runs ahead of the device: a gradient's hook fires on the host 
 queued, and the gradient exists when the device completes that kernel. On a CPU the two coincide.
 
 `ForwardUse` says when forward first needs each parameter: a schedule that lets forward wait for one goes by it.
+
+Start at `Workload`, whose fields are the file's.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ what lies between them computes on a part, and the block's output is allreduced;
 input. Embedding and output layer are cut along the vocabulary: the embedding's output and the gradient of the output
 layer's input are allreduced too, and of the loss three numbers a token. Norms, dropout and sums beside the blocks are
 computed by every rank on all tokens.
+
+Start at `on_ranks`; `_Cutter.step` is the cut from beginning to end.
 """
 
 from __future__ import annotations
@@ -212,6 +214,8 @@ class _Cutter:
         for index, each in enumerate(self.parameters):
             if each.shape in ((words, width), (words,)):
                 self._cut_weight(index, words)
+        # A weight that is tied to the embedding is no second parameter: the output layer is told by the sizes of its
+        # product.
         at = next((at for at, each in enumerate(self.forward) if _sizes(each) == (words, width)), None)
         product = None if at is None else self.forward[at].product
         if at is None or product is None:
@@ -225,6 +229,9 @@ class _Cutter:
             self._cut_all(0, other)
         after = at + 1 if len(behind) else at
         sent[0].extend([OperatorMessage(after, head.rows * _WIDE)] * _OF_LOSS)
+        # Backward begins with the loss, whose logits each rank has a part of, and then has the output layer's two
+        # products: what comes before the last of these is cut, and an allreduce behind it gives every rank the whole
+        # gradient of the last hidden state.
         products = [k for k, each in enumerate(self.backward) if each.product and head.is_backward(each.product)][:2]
         for other in range(products[-1]) if products else ():
             if other not in products:

@@ -18,6 +18,8 @@ An installed package offers one by an entry point of the group `ddpsim.predictor
 
     [project.entry-points."ddpsim.predictors"]
     median = "my_package.predictors:MedianReady"
+
+Start at `Predictor`; `LastArrival` is the simplest one, and `predictor` finds one by its name.
 """
 
 from __future__ import annotations

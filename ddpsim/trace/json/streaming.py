@@ -93,6 +93,10 @@ class StreamedTrace:
         if self._peek() == "]":
             self._at += 1
             return
+        # Events are decoded in batches, from one to the last boundary in the text at hand: a call a batch rather than
+        # an event is what makes reading fast. `between` is what stands between two events of this writer, learnt from
+        # the first ones; text that looks like it inside an event makes a batch that does not decode, which is then
+        # read event by event up to `refused`.
         between, refused = "", 0
         while True:
             begin = self._at

@@ -1,6 +1,9 @@
 """The iterations of a Kineto trace: parts, own work by phase, and all collectives with their stamps.
 
 Read of the steps that `ddpsim.workload.kineto.steps` finds, of torch on GPUs or CPUs, under DDP or not.
+
+Start at `IterationReader.read`, a step from beginning to end; `_device_parts` reads its parts off a device's clock,
+`_host_parts` off the host's.
 """
 
 from __future__ import annotations
@@ -55,6 +58,9 @@ class IterationReader:
         sent = self._sent.list_in_step(step, end_s, self._select_between(step.forward_s, end_s))
         collectives = [self._collective(index, each, step) for index, each in enumerate(sent)]
         if self._on_device:
+            # On a device the host does not wait for collectives: its work holds none of them, and the parts of the
+            # step are read off the device's clock. Works belong to the phase in which the host launched them, whenever
+            # they ran.
             host = _host_work(step, after, end_s, {}, _finished_s(step, ()))
             marks = (step.forward_s, step.backward_s, step.backward_end_s, end_s)
             device = {
@@ -63,6 +69,9 @@ class IterationReader:
             }
             start_s, end_s, parts = self._device_parts(step, after, end_s, collectives)
         else:
+            # Without a device the host waits in forward and backward for what blocks it, and that is cut out of its
+            # work. Waits for `fully_shard`'s own gathers are the sharding's, so exposed communication and no part by
+            # an operation's name.
             start_s, device, over_s = step.forward_s, {}, _finished_s(step, collectives)
             exposed = self._find_blocking(step, end_s, collectives)
             host = _host_work(step, after, end_s, exposed, over_s)
@@ -154,6 +163,9 @@ class IterationReader:
         end_s = max(end_s, self._computed_s(end_s), start_s)
         update_s = next((i.start_s for i in step.optimizer if i.start_s >= step.backward_end_s), step.end_s)
         over_s = max((c.finished_s for c in collectives if c.own), default=start_s)
+        # Ends of, in order: the broadcast of buffers, forward, backward's work, the host's backward, the last own
+        # collective, what precedes the update, and the update. Each is put between the mark before it and the end, as
+        # stamps of host and device cross by microseconds, and a part that is negative would be taken off others.
         marks = [start_s]
         for moment_s in (
             max([start_s, *(self._done(i.end_s) for i in prefix)]),
@@ -171,6 +183,8 @@ class IterationReader:
         def own(begin_s: float, stop_s: float) -> float:
             return stop_s - begin_s - _blocked_s(exposed, begin_s, stop_s)
 
+        # A loop that calls `zero_grad` before forward clears gradients behind the next step's mark, but before this
+        # step ends.
         cleared = 0.0 if after is None else sum(i.end_s - i.start_s for i in after.optimizer if i.end_s <= end_s)
         parts = {
             "forward_s": own(ready_s, forward_s),

@@ -75,6 +75,8 @@ def _map_by_shapes(step: HostStep, shapes: Workload, place: str) -> Mapping:
     how = f"arrivals mapped {next(iter(orders))}"
     if not buckets:
         return Mapping(shapes.parameters, tuple(first), f"{how}; no allreduce in the trace confirms it")
+    # No order fits, as where buckets were rebuilt or planned in another. The model is the same where all allreduces
+    # together sum as many elements as it has: then the order of `shapes` is the best guess; else it is another model.
     total, elements = sum(p.numel for p in shapes.parameters), sum(n for _, n in buckets)
     if total != elements:
         what = (

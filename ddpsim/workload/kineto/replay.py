@@ -74,6 +74,9 @@ def _replay(works: Sequence[DeviceWork], cut: Cut) -> list[ReplayedWork]:
     for launched_s, work in sorted(launched, key=lambda pair: pair[0]):
         if is_communication(work) or cut.holds(launched_s):
             continue
+        # Invariant: without anything cut out, what had not waited starts when it did. The lag of a work that had
+        # waited is that of its wait, so it is held to the usual one; else the replay would keep the waits for
+        # collectives that it removed.
         lag_s = work.start_s - launched_s
         if id(work) in waited:
             lag_s = min(lag_s, usual_s)

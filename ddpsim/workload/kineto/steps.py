@@ -2,6 +2,8 @@
 
 DDP's part is cut out of the host's time line interval by interval: the broadcast of buffers at the start of forward,
 what follows each gradient's accumulation inside autograd's node (the hook), and the end of backward.
+
+Start at `find_steps`; `HostStep` is what the other files read, `_step` how one is made of a micro-batch's events.
 """
 
 from __future__ import annotations
@@ -137,6 +139,8 @@ def find_steps(events: Events, place: str) -> list[HostStep]:
     windows = [event for event in events.operators if "ProfilerStep#" in event.name]
     updates = [event for event in events.operators if event.name.startswith(_OPTIMIZER[0])]
     if not windows:
+        # A loop that never calls the profiler's step(): an iteration is from the end of one update to that of the
+        # next.
         ends = pairwise([0.0, *(update.end_s for update in updates)])
         windows = [
             HostEvent(f"step {n}", start_s, end_s, update.thread, {})
@@ -210,6 +214,9 @@ def _list_micro_batches(inside: Sequence[HostEvent], window: HostEvent) -> list[
     They are micro-batches where they give the same gradients, all for one step of the optimizer. Passes that do not, as
     of a generator and its critic, repeat as one where the loop accumulates.
     """
+    # `passes` counts the gradients of each pass of backward by their shapes. `over_s` is when backward was last at
+    # work, and `gap_s` where a forward may have begun since: the first operator of the loop's own thread behind it.
+    # Only when another node of backward comes is it known to have been a forward, and a micro-batch begins there.
     begins, passes, over_s = [window.start_s], [Counter[str]()], window.start_s
     gap_s, updated = None, False
     for event in inside:
@@ -234,6 +241,8 @@ def _list_micro_batches(inside: Sequence[HostEvent], window: HostEvent) -> list[
     def alike(one: Counter[str], other: Counter[str]) -> bool:
         return (one & other).total() >= _ALIKE * max(one.total(), other.total())
 
+    # The shortest period after which passes repeat. Passes that differ by design, a generator's and its critic's, are
+    # one micro-batch together; where none repeat the period is all of them, and the step is one.
     count = len(passes)
     period = next(
         p for p in range(1, count + 1)

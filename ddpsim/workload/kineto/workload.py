@@ -4,6 +4,8 @@ A gradient is ready at the end of the last kernel that it depends on: on the com
 launched when autograd accumulated it. Communication and DDP's own host work and kernels are cut out, and the device's
 time line is replayed without them: a kernel that had waited for the host still waits as long after its launch, one
 that had waited for the device starts when the device is free.
+
+Start at `import_trace`: `open_trace` takes the file apart, `workload_in` puts the workload together.
 """
 
 from __future__ import annotations
@@ -87,6 +89,9 @@ def read_kineto(path: str | Path) -> TraceFile:
         raise TraceError("a Chakra execution trace, no Kineto trace", place=display_name(path), remedy=_ET_REMEDY)
     streamed = StreamedTrace(path, TraceError, _REMEDY)
     document = streamed.header
+    # The file is read once, event by event, as its text may be larger than memory. Keys of the header stand before and
+    # behind the events: `document` is whole only when they have been read, hence all checks of it below. What fails,
+    # or has no events, is first held against a format that people confuse with this one.
     try:
         events = collect(streamed.batches(), display_name(path))
     except TraceError:
@@ -224,6 +229,7 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
     autocast_dtype = _autocast_dtype(traced, shapes) if precision == "amp" else None
     batch_size = shapes.batch_size if shapes is not None else 1
     model = shapes.name.partition("@")[0] if shapes is not None else Path(file.place).name.partition(".")[0]
+    # Rows of arrivals, put under the parameters that they are of; NaN stays where a parameter never got a gradient.
     hook, ready = (np.full((len(steps), len(mapping.parameters)), np.nan) for _ in range(2))
     for row, record in enumerate(recorded):
         hook[row, list(mapping.order)] = record.hooks
