@@ -43,8 +43,8 @@ def closing_order(seen: Iterable[Key]) -> list[Key]:
     order: list[Key] = []
     for key in seen:
         if len(order) == count:
-            count, kept, order = next(slots), order, []
-            for each in kept:
+            count, before, order = next(slots), order, []
+            for each in before:
                 _insert(order, each, count)
         _insert(order, key, count)
     return order

@@ -133,15 +133,15 @@ class TorchCall:
             return cls(None, note=note)
         try:
             arguments = _arguments(ast.parse(call.rstrip(" "), mode="eval").body) if text.isprintable() else None
-            found = None if arguments is None else _build_call(arguments, note)
+            parsed = None if arguments is None else _build_call(arguments, note)
         except (InputError, SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
-            found = None
-        if found is None:
+            parsed = None
+        if parsed is None:
             remedy = (
                 'expected e.g. "DistributedDataParallel(model, bucket_cap_mb=25)", or a comment that begins with "#"'
             )
             raise PlanError(f"{text[:80]!r} is no call of torch's constructor", remedy=remedy)
-        return found
+        return parsed
 
 
 NO_CALL = TorchCall(None, note="no constructor argument of torch gives these buckets; run them with ddpexec")
@@ -154,8 +154,8 @@ def _arguments(call: ast.expr) -> dict[str, object] | None:
         "model",
     ]:
         return None
-    found = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg is not None}
-    return found if len(found) == len(call.keywords) else None
+    passed = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg is not None}
+    return passed if len(passed) == len(call.keywords) else None
 
 
 def _build_call(arguments: dict[str, object], note: str) -> TorchCall | None:
@@ -172,5 +172,5 @@ def _build_call(arguments: dict[str, object], note: str) -> TorchCall | None:
         return None
     if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers):
         return None
-    found = BucketCaps(bucket_cap_mb=cap, bucket_cap_mb_list=tuple(caps) if isinstance(caps, list) else None)  # type: ignore[arg-type]
-    return TorchCall(found, tuple((name, bool(value)) for name, value in flags.items()), note)
+    given_caps = BucketCaps(bucket_cap_mb=cap, bucket_cap_mb_list=tuple(caps) if isinstance(caps, list) else None)  # type: ignore[arg-type]
+    return TorchCall(given_caps, tuple((name, bool(value)) for name, value in flags.items()), note)

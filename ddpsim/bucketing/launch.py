@@ -143,10 +143,10 @@ class LaunchQueue(Generic[Point]):
 
     def take_waits(self, *points: Point) -> list[int]:
         """Return the messages that must have ended before `points` are passed, and forget that they block them."""
-        found: set[int] = set()
+        messages: set[int] = set()
         for point in points:
-            found.update(self._blocking.pop(point, ()))
-        return sorted(found)
+            messages.update(self._blocking.pop(point, ()))
+        return sorted(messages)
 
     @property
     def launched_all(self) -> bool:

@@ -93,10 +93,10 @@ class BucketPlan:
 
     def document(self) -> dict[str, object]:
         """Return the plan as the JSON document `ddpsim.plan/1`."""
-        found: dict[str, object] = document_of(
+        document: dict[str, object] = document_of(
             PlanFile(self.buckets, self.parameter_names, self.fingerprint(), self.torch)
         )
-        return found
+        return document
 
 
 def initial_plan(parameters: Sequence[Parameter], caps: BucketCaps) -> BucketPlan:

@@ -46,9 +46,9 @@ def torch_caps(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]])
         return None
     round_caps = tuple(map(find_round_cap, _merge_ranges(_ranges(parameters, groups, limits))))
     if all(cap is not None for cap in round_caps):
-        found = tuple(cap for cap in round_caps if cap is not None)
-        if gives([mib_to_bytes(cap) for cap in found]):
-            return found
+        caps = tuple(cap for cap in round_caps if cap is not None)
+        if gives([mib_to_bytes(cap) for cap in caps]):
+            return caps
     return tuple(limit / MIB for limit in limits)
 
 
@@ -94,13 +94,13 @@ def _ranges(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]], li
 
 def _merge_ranges(ranges: Sequence[Range]) -> list[Range]:
     """Return `ranges` without those at the end that one cap can serve; the last cap repeats."""
-    kept = list(ranges)
-    while len(kept) > 1:
-        common = _intersect(kept[-2], kept[-1])
+    merged = list(ranges)
+    while len(merged) > 1:
+        common = _intersect(merged[-2], merged[-1])
         if common[0] >= common[1]:
             break
-        kept[-2:] = [common]
-    return kept
+        merged[-2:] = [common]
+    return merged
 
 
 def _intersect(one: Range, other: Range) -> Range:

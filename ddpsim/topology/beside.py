@@ -90,14 +90,14 @@ def _place_on(
 
 
 def _groups(topology: Cluster, numbers: Sequence[int]) -> list[NodeGroup]:
-    found: list[NodeGroup] = []
+    groups: list[NodeGroup] = []
     for number in numbers:
         template = topology.template_of(number)
-        if found and found[-1].template is template:
-            found[-1] = NodeGroup(template, found[-1].count + 1)
+        if groups and groups[-1].template is template:
+            groups[-1] = NodeGroup(template, groups[-1].count + 1)
         else:
-            found.append(NodeGroup(template, 1))
-    return found
+            groups.append(NodeGroup(template, 1))
+    return groups
 
 
 def _check_domains(part: Cluster, numbers: Sequence[int]) -> None:

@@ -93,8 +93,8 @@ def _xgmi_pairs(spec: XgmiSpec, gpus: Sequence[Gpu], gcn: str, place: str) -> li
         raise TopologyError(what, place=place, remedy="write `mesh: 1`, or `pairs` of [first, second, links]")
     if spec.pairs is None:
         return [(first, second, spec.mesh or 1) for first, second in every]
-    found = list(_check_pairs(spec.pairs, gpus, f"{place}.pairs"))
-    joined = {frozenset(pair[:2]) for pair in found}
+    pairs = list(_check_pairs(spec.pairs, gpus, f"{place}.pairs"))
+    joined = {frozenset(pair[:2]) for pair in pairs}
     missing = [pair for pair in every if frozenset(pair) not in joined]
     if missing and gcn.startswith(MESHED_GCN) and len(gpus) == MESHED:
         first, second = missing[0]
@@ -104,7 +104,7 @@ def _xgmi_pairs(spec: XgmiSpec, gpus: Sequence[Gpu], gcn: str, place: str) -> li
             place=f"{place}.pairs",
             remedy="write `mesh: 1`, and what is slow under `degraded`",
         )
-    return found
+    return pairs
 
 
 def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
@@ -180,16 +180,16 @@ def _nics(spec: NodeSpec, gpus: tuple[Gpu, ...]) -> tuple[Nic, ...]:
     model = gpu_facts(gpus[0].model)
     capable = spec.gpus is not None and (model is None or model.peer_to_peer)
     numbers = count()
-    found: list[Nic] = []
+    ports: list[Nic] = []
     for nics in spec.nics:
         kind = nic_kind(nics.kind)
         direct = capable and kind.gpudirect if nics.gpudirect is None else nics.gpudirect
         in_order = kind.in_order if nics.in_order is None else nics.in_order
-        found += [
+        ports += [
             Nic(f"nic{next(numbers)}", nics.kind, nics.rate, nics.latency, direct, in_order, nics.gdr_level)
             for _ in range(nics.count)
         ]
-    return tuple(found)
+    return tuple(ports)
 
 
 def _check_rings(rings: list[list[str]], known: Mapping[str, Vertex], place: str) -> None:

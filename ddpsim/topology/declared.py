@@ -214,9 +214,9 @@ class Cluster:
         nodes = [
             (replace(group.template, name="", extras=()), group.count, *group.template.stated) for group in self.groups
         ]
-        seen = () if self.visible_devices is None else (self.visible_devices,)
+        visible = () if self.visible_devices is None else (self.visible_devices,)
         joined = () if self.nvlink_domain is None else (self.nvlink_domain,)
-        return hashlib.sha256(repr((nodes, self.fabric, self.degraded, *seen, *joined)).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr((nodes, self.fabric, self.degraded, *visible, *joined)).encode()).hexdigest()[:16]
 
     def gpus_of(self, template: NodeTemplate) -> tuple[str, ...]:
         """Return the names of the GPUs that ranks may run on, in rank order."""
@@ -248,15 +248,15 @@ class Cluster:
 
     def ports(self, nodes: int) -> dict[str, float]:
         """Return bytes per second of the NICs of the first `nodes` nodes under each leaf switch."""
-        found: dict[str, float] = {}
+        rates: dict[str, float] = {}
         node = 0
         while node < nodes:
             alike = self._count_alike(node, nodes)
             for index, nic in enumerate(self.template_of(node).nics):
                 leaf = self.fabric.leaf(node, index)
-                found[leaf] = found.get(leaf, 0.0) + alike * nic.bandwidth
+                rates[leaf] = rates.get(leaf, 0.0) + alike * nic.bandwidth
             node += alike
-        return found
+        return rates
 
     def _count_alike(self, node: int, nodes: int) -> int:
         """Return how many of `nodes` nodes from `node` on have its template, and their NICs under its switches."""

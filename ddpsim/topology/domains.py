@@ -77,8 +77,8 @@ def _fuse(placement: Placement, size: int) -> Placement:
         visible_devices=visible and tuple(node * gpus + number for node in range(size) for number in visible),
         nvlink_domain=None,
     )
-    found = tuple(NodeClass(templates[nodes], tuple(numbers)) for nodes, numbers in classes.items())
-    return Placement(topology, placement.nodes // size, size * placement.gpus_per_node, found, placement.trunks)
+    fused = tuple(NodeClass(templates[nodes], tuple(numbers)) for nodes, numbers in classes.items())
+    return Placement(topology, placement.nodes // size, size * placement.gpus_per_node, fused, placement.trunks)
 
 
 def fuse_template(nodes: tuple[NodeTemplate, ...]) -> NodeTemplate:

@@ -142,17 +142,17 @@ def _nvlinks(template: NodeTemplate) -> dict[str, object]:
     pairs = [link for link in template.links if link.kind in GPU_LINKS and link.source < link.target]
     switched = [link for link in pairs if link.target_kind == VertexKind.NVSWITCH]
     direct = [link for link in pairs if link.target_kind != VertexKind.NVSWITCH]
-    found: dict[str, object] = {}
+    links: dict[str, object] = {}
     if direct:
         one = {"bandwidth": format_bandwidth(direct[0].bandwidth / direct[0].count)} | _delay(direct[0])
-        found[direct[0].kind] = one | {
+        links[direct[0].kind] = one | {
             "pairs": [[_number(link.source), _number(link.target), link.count] for link in direct]
         }
     if switched:
         link = switched[0]
         one = {"links_per_gpu": link.count, "bandwidth": format_bandwidth(link.bandwidth / link.count)}
-        found["nvswitch"] = one | _delay(link)
-    return found
+        links["nvswitch"] = one | _delay(link)
+    return links
 
 
 class _PcieTree:

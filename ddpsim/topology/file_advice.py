@@ -36,8 +36,8 @@ def file_advice(cluster: Cluster, *, network: bool) -> list[str]:
         network: whether several nodes talk, so that NICs matter.
     """
     templates = [group.template for group in cluster.groups]
-    found = [*nic_advice(cluster), *(line for each in templates for line in _slots(each))] if network else []
-    return [*found, *(line for each in templates for line in (*_processors(each), *_rings(each)))]
+    of_network = [*nic_advice(cluster), *(line for each in templates for line in _slots(each))] if network else []
+    return [*of_network, *(line for each in templates for line in (*_processors(each), *_rings(each)))]
 
 
 def bottlenecks(template: NodeTemplate, *, network: bool) -> Iterator[tuple[bool, str, str, Mapping[str, Link]]]:

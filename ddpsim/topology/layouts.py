@@ -47,9 +47,9 @@ def gpu_choices() -> list[str]:
 
 def find_gpus(fits: Callable[[GpuSpec], bool]) -> tuple[list[str], str | None]:
     """Return the names of the GPUs whose file in `gpus/` fits, and of which kind all of them are, where they are."""
-    found = [spec for spec in map(find_shipped_gpu, names()) if spec is not None and fits(spec)]
-    kinds = {spec.kind for spec in found}
-    return [spec.name for spec in found], kinds.pop() if len(kinds) == 1 else None
+    fitting = [spec for spec in map(find_shipped_gpu, names()) if spec is not None and fits(spec)]
+    kinds = {spec.kind for spec in fitting}
+    return [spec.name for spec in fitting], kinds.pop() if len(kinds) == 1 else None
 
 
 def ask_for_gpu(what: str, place: str, fitting: list[str]) -> TopologyError:
@@ -92,13 +92,13 @@ def gpu_layout(choice: str, count: int, place: str) -> Mapping[str, object]:
         {} if machine is None else read_mapping(shipped.find("topology", machine).read_text("utf-8"), machine)["node"]
     )
     assert isinstance(node, dict)
-    found = {key: node[key] for key in ("nvlink", "nvswitch", "xgmi") if key in node}
+    layout = {key: node[key] for key in ("nvlink", "nvswitch", "xgmi") if key in node}
     if kind in _LIKE:
-        found = {"nvswitch": {**found["nvswitch"], "links_per_gpu": links}} if "nvswitch" in found else {}
-    if links and not found:
+        layout = {"nvswitch": {**layout["nvswitch"], "links_per_gpu": links}} if "nvswitch" in layout else {}
+    if links and not layout:
         raise TopologyError(
             f"no layout of NVLinks is known for {count} {model}",
             place=place,
             remedy=f"use `gpu={model.lower()}{_PCIE}` and add `nvlink` or `nvswitch` to the YAML by hand",
         )
-    return found
+    return layout

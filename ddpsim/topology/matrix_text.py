@@ -40,7 +40,7 @@ class MatrixVocabulary:
         Raises:
             TopologyError: a word that is none, a row that is too short; with its line.
         """
-        found: dict[tuple[str, str], str] = {}
+        words: dict[tuple[str, str], str] = {}
         rest: dict[str, list[str]] = {}
         for number, line in enumerate(lines[start + 1 :], start + 2):
             cells = line.split()
@@ -51,9 +51,9 @@ class MatrixVocabulary:
             row = cells[1 : len(devices) + 1]
             self._check_row(cells[0], row, devices, f"{place}: line {number}")
             pairs = zip(devices, row, strict=True)
-            found |= {(cells[0], other): word for other, word in pairs if other != cells[0]}
+            words |= {(cells[0], other): word for other, word in pairs if other != cells[0]}
             rest[cells[0]] = cells[len(devices) + 1 :]
-        return found, rest
+        return words, rest
 
     def _check_row(self, device: str, row: Sequence[str], devices: Sequence[str], where: str) -> None:
         for other, word in zip(devices, row, strict=False):

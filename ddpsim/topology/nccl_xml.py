@@ -1,7 +1,8 @@
 """NCCL topology XML (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`) as a topology of one node.
 
 Only `busid` is certain in published files: NCCL fills in classes, NVLinks and NIC speeds on the machine. PCI devices
-are read as NCCL itself does: classes, numbers, ports, switches, widths. Source: NCCL 2.30 `src/graph/xml.cc`, `topo.cc`.
+are read as NCCL itself does: classes, numbers, ports, switches, widths. Source: NCCL 2.30
+`src/graph/xml.cc`, `topo.cc`.
 
 Start at `_System.document`: each part of it has a method.
 """
@@ -52,14 +53,14 @@ def gpus_in_order(pcis: list[Element], place: str) -> list[Element]:
     for several in (gpus for gpus in described if len(gpus) > 1):
         what = f"{len(several)} <gpu> lines in one <pci>"
         raise TopologyError(what, place=f"{place}: line {several[1].line}", remedy="give each GPU its <pci>")
-    found = _sort_by_number(pcis, [inner for gpus in described for inner in gpus])
-    return sorted(pcis, key=lambda pci: pci.attributes["busid"]) if found is None else found
+    ordered = _sort_by_number(pcis, [inner for gpus in described for inner in gpus])
+    return sorted(pcis, key=lambda pci: pci.attributes["busid"]) if ordered is None else ordered
 
 
 def nets_in_order(root: Element) -> list[Element]:
     """Return the ports of all cards by their device number, or in the file's order where it has none."""
-    found = [net for child in (*root.all("pci"), *root.all("cpu")) for net in nets_of(child)]
-    return _sort_by_number(found, found) or found
+    ports = [net for child in (*root.all("pci"), *root.all("cpu")) for net in nets_of(child)]
+    return _sort_by_number(ports, ports) or ports
 
 
 def _sort_by_number(elements: list[Element], stating: list[Element]) -> list[Element] | None:

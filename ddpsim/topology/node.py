@@ -235,12 +235,12 @@ class NodeTemplate:
 
     def select_gpus(self, gpus: Iterable[str]) -> NodeTemplate:
         """Return the template without its other GPUs and their links, as NCCL sees it when they take no part."""
-        kept = set(gpus)
-        others = {gpu.name for gpu in self.gpus} - kept
+        names = set(gpus)
+        others = {gpu.name for gpu in self.gpus} - names
         if not others:
             return self
         links = tuple(link for link in self.links if link.source not in others and link.target not in others)
-        return replace(self, gpus=tuple(gpu for gpu in self.gpus if gpu.name in kept), links=links)
+        return replace(self, gpus=tuple(gpu for gpu in self.gpus if gpu.name in names), links=links)
 
     def parents(self) -> dict[str, Link]:
         """Return the link from each device or switch towards its host bridge, by source."""

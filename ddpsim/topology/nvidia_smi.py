@@ -62,10 +62,10 @@ class _Matrix:
             for second in self.gpus:
                 if self.affinity[first] == self.affinity[second]:
                     group[root(second)] = root(first)
-        found: dict[str, list[str]] = {}
+        by_root: dict[str, list[str]] = {}
         for device in group:
-            found.setdefault(root(device), []).append(device)
-        return list(found.values())
+            by_root.setdefault(root(device), []).append(device)
+        return list(by_root.values())
 
 
 def by_affinity(text: str, place: str, machine: Topology) -> tuple[str, Topology] | None:
@@ -80,13 +80,13 @@ def by_affinity(text: str, place: str, machine: Topology) -> tuple[str, Topology
     if "GPU0" not in text or text.lstrip().startswith("<"):
         return None
     matrix = _read(text, place)
-    said = matrix.affinity
+    affinity = matrix.affinity
     pairs = [pair for pair, word in matrix.words.items() if {*pair} <= {*matrix.gpus} and not word.startswith("NV")]
-    apart = [(a, b) for a, b in pairs if (said[a] == said[b]) == (matrix.words[a, b] == "SYS")]
-    if not apart or not all(said[gpu] for gpu in matrix.gpus):
+    apart = [(a, b) for a, b in pairs if (affinity[a] == affinity[b]) == (matrix.words[a, b] == "SYS")]
+    if not apart or not all(affinity[gpu] for gpu in matrix.gpus):
         return None
     first, second = apart[0]
-    each = " and ".join(dict.fromkeys((said[first], said[second])))
+    each = " and ".join(dict.fromkeys((affinity[first], affinity[second])))
     what = f"{first} and {second} are {matrix.words[first, second]} apart and of affinity {each}; the words were taken"
     document = _document(matrix, place, machine.compute_device, machine.name, _by_affinity(matrix))
     return what, topology_from_document(document, place)
@@ -174,12 +174,12 @@ def _model(matrix: _Matrix, place: str) -> str:
     totals = {sum(n for (first, _), n in counts.items() if first == device) for device in matrix.gpus}
     most = max(totals)
     # A switch shows a GPU's links anew to each other GPU; from a part of a board some links are out of sight.
-    seen = {most, *([max(counts.values())] if _is_switched(matrix, 0) else [])}
+    totals_shown = {most, *([max(counts.values())] if _is_switched(matrix, 0) else [])}
     bridged = len(counts) <= len(matrix.gpus)
-    exact, kind = find_gpus(lambda spec: spec.nvlinks in seen or (bridged and spec.bridge_links == most))
+    exact, kind = find_gpus(lambda spec: spec.nvlinks in totals_shown or (bridged and spec.bridge_links == most))
     if kind is not None and len(totals) == 1 and not bridged:
         return kind
-    shown = " or ".join(map(str, sorted(n for n in seen if n <= _MOST_LINKS))) or most
+    shown = " or ".join(map(str, sorted(n for n in totals_shown if n <= _MOST_LINKS))) or most
     what = f"{shown} NVLinks of a GPU do not tell which it is"
     raise ask_for_gpu(what, place, exact or find_gpus(lambda spec: spec.nvlinks > most)[0])
 

@@ -173,8 +173,8 @@ class Paths:
         """Return the first GPU that reaches `nic` directly, and `gpu` by NVLink."""
         if nic not in self._near_peers:
             peers = [gpu.name for gpu in self._template.gpus]
-            beside = [peer for peer in peers if nic in self._search_from(peer)]
-            self._near_peers[nic] = [peer for peer in beside if self._is_direct(nic, self._direct(peer, nic))]
+            linked = [peer for peer in peers if nic in self._search_from(peer)]
+            self._near_peers[nic] = [peer for peer in linked if self._is_direct(nic, self._direct(peer, nic))]
         near = (peer for peer in self._near_peers[nic] if peer != gpu)
         return next((peer for peer in near if self._direct(gpu, peer).kind == "NVL"), None)
 
@@ -203,23 +203,23 @@ class Paths:
     def _search(self, source: str) -> dict[str, tuple[Link, ...]]:
         # Breadth first, one layer of links at a time: a vertex keeps the widest of the ways of the fewest links, as
         # NCCL's search does. Of ways as wide as each other the one that is found first stays.
-        found: dict[str, tuple[Link, ...]] = {source: ()}
+        routes: dict[str, tuple[Link, ...]] = {source: ()}
         widths = {source: float("inf")}
         frontier = [source]
         while frontier:
             layer: dict[str, tuple[Link, ...]] = {}
             for vertex in frontier:
                 for link in self._out.get(vertex, ()):
-                    if link.target in found:
+                    if link.target in routes:
                         continue
                     width = min(widths[vertex], link.bandwidth)
                     known = link.target in layer and widths[link.target] >= width
-                    if not known and _may_pass(found[vertex], link):
-                        layer[link.target] = (*found[vertex], link)
+                    if not known and _may_pass(routes[vertex], link):
+                        layer[link.target] = (*routes[vertex], link)
                         widths[link.target] = width
-            found |= layer
+            routes |= layer
             frontier = list(layer)
-        return found
+        return routes
 
 
 @lru_cache(maxsize=256)

@@ -157,21 +157,21 @@ def _check_size(nodes: int, gpus_per_node: int) -> None:
             raise TopologyError(f"{count} {what} are more than is simulated", place="nodes", remedy=remedy)
 
 
-def _gpus_per_node(topology: Cluster, classes: tuple[NodeClass, ...], asked: int | None) -> int:
+def _gpus_per_node(topology: Cluster, classes: tuple[NodeClass, ...], wanted: int | None) -> int:
     smallest = min((each.template for each in classes), key=lambda template: len(template.gpus))
     available = len(topology.gpus_of(smallest))
-    if asked is None:
+    if wanted is None:
         return available
-    if asked < 1:
-        raise TopologyError(f"{asked} GPUs a node", place="gpus_per_node", remedy="ask for at least one")
-    if asked > available:
-        seen = "GPUs" if topology.visible_devices is None else "visible GPUs"
+    if wanted < 1:
+        raise TopologyError(f"{wanted} GPUs a node", place="gpus_per_node", remedy="ask for at least one")
+    if wanted > available:
+        kind = "GPUs" if topology.visible_devices is None else "visible GPUs"
         raise TopologyError(
-            f"{asked} ranks a node asked for, {smallest.name} has {available} {seen}",
+            f"{wanted} ranks a node asked for, {smallest.name} has {available} {kind}",
             place="gpus_per_node",
             remedy=f"ask for at most {available}, or for more nodes",
         )
-    return asked
+    return wanted
 
 
 def _classes(topology: Cluster, nodes: int) -> tuple[NodeClass, ...]:
@@ -182,7 +182,7 @@ def _classes(topology: Cluster, nodes: int) -> tuple[NodeClass, ...]:
     for entry in topology.degraded:
         if entry.node is not None and entry.node < nodes:
             special.setdefault(entry.node, {})[entry.link] = entry.change
-    found: dict[NodeTemplate, list[int]] = {}
+    by_template: dict[NodeTemplate, list[int]] = {}
     plain: list[NodeClass] = []
     for template, indices in _ranges(topology, nodes):
         # Links that are slow on every node are in the template; nodes with slow links of their own are set apart,
@@ -192,14 +192,14 @@ def _classes(topology: Cluster, nodes: int) -> tuple[NodeClass, ...]:
         regular: Sequence[int] = indices
         odd = [node for node in indices if node in special]
         for node in odd:
-            found.setdefault(base.degrade(special[node]), []).append(node)
+            by_template.setdefault(base.degrade(special[node]), []).append(node)
         if odd:
             regular = tuple(node for node in indices if node not in special)
         if regular:
             plain.append(NodeClass(base, regular, _find_changed(template, base)))
     odd_classes = (
         NodeClass(template, tuple(indices), _find_changed(topology.template_of(indices[0]), template))
-        for template, indices in found.items()
+        for template, indices in by_template.items()
     )
     return tuple(sorted((*plain, *odd_classes), key=lambda each: each.node_indices[0]))
 

@@ -72,8 +72,8 @@ def _part(
 ) -> tuple[list[str], Mapping[tuple[str, str], str]]:
     """Return the GPUs and words of the matrix under a heading."""
     begin = next((number for number, line in enumerate(lines) if title in line), None)
-    found = range(len(lines))[begin:] if begin is not None else range(0)
-    start = next((number for number in found if lines[number].split()[:1] == ["GPU0"]), None)
+    numbers = range(len(lines))[begin:] if begin is not None else range(0)
+    start = next((number for number in numbers if lines[number].split()[:1] == ["GPU0"]), None)
     if start is None:
         what = f"no matrix under {title!r}"
         raise TopologyError(what, place=place, remedy="give the output of `rocm-smi --showtopo`, whole")
@@ -111,7 +111,7 @@ def _model(gpu: str | None, pairs: Sequence[tuple[int, int]], count: int, *, boa
 
 def _sockets(lines: Sequence[str], count: int) -> list[list[int]]:
     """Return the GPUs of each NUMA node, which count as sockets; all of one where the output does not say."""
-    numa = {int(found[1]): int(found[2]) for line in lines if (found := _NUMA.search(line))}
+    numa = {int(match[1]): int(match[2]) for line in lines if (match := _NUMA.search(line))}
     if not all(number in numa for number in range(count)):
         return [list(range(count))]
     return [[n for n in range(count) if numa[n] == node] for node in sorted({numa[n] for n in range(count)})]

@@ -92,8 +92,8 @@ def _validate(document: dict[str, Any], text: str, place: str) -> TopologySpec:
     try:
         return TopologySpec.model_validate(document)
     except ValidationError as error:
-        found = problems(error, TopologySpec, line=(lambda path: line_of(text, path)) if text else None)
-    raise join_errors(found, place, TopologyError)
+        errors = problems(error, TopologySpec, line=(lambda path: line_of(text, path)) if text else None)
+    raise join_errors(errors, place, TopologyError)
 
 
 def _build(spec: TopologySpec, place: str) -> Topology:
@@ -187,9 +187,9 @@ def with_visible_devices(topology: Topology, numbers: Sequence[int], place: str)
 def _check_gpus_per_node(topology: Topology, place: str) -> None:
     fewest = min(len(topology.gpus_of(group.template)) for group in topology.groups)
     if topology.gpus_per_node is not None and topology.gpus_per_node > fewest:
-        seen = "GPUs" if topology.visible_devices is None else "visible GPUs"
+        kind = "GPUs" if topology.visible_devices is None else "visible GPUs"
         raise TopologyError(
-            f"{topology.gpus_per_node} ranks a node, a node has {fewest} {seen}",
+            f"{topology.gpus_per_node} ranks a node, a node has {fewest} {kind}",
             place=place,
             remedy=f"write at most {fewest}",
         )

@@ -19,8 +19,8 @@ Iterated = TypeVar("Iterated", bound=_Stepping)
 
 def _options(trace: Trace) -> Mapping[str, object]:
     """Return the options that the provenance of `trace` has; none where it has none."""
-    found = trace.provenance.get("options")
-    return found if isinstance(found, Mapping) else {}
+    options = trace.provenance.get("options")
+    return options if isinstance(options, Mapping) else {}
 
 
 def leaves_layers_out(trace: Trace) -> bool:
@@ -42,8 +42,8 @@ def fused_by_times(trace: Trace) -> bool:
 
 def period_steps(trace: Trace) -> int:
     """Return the optimizer's steps after which what `trace` sends repeats, as its provenance says: 1 of most."""
-    found = _options(trace).get("steps", 1)
-    return found if isinstance(found, int) and found > 0 else 1
+    steps = _options(trace).get("steps", 1)
+    return steps if isinstance(steps, int) and steps > 0 else 1
 
 
 def cycles(iterations: Sequence[Iterated], steps: int = 1) -> list[list[Iterated]]:

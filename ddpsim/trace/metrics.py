@@ -116,8 +116,8 @@ either of two values; those of a cycle of accumulated gradients do too, and a cy
 
 def seconds_by_part(it: Iteration) -> dict[str, float]:
     """Return the parts of an iteration as a profiler's trace has them, by name: with those of its `waits_s`."""
-    told = {part: getattr(it, part) for part in PARTS}
-    return {**told, INPUT: it.input_s or 0.0, **it.waits_s}
+    parts = {part: getattr(it, part) for part in PARTS}
+    return {**parts, INPUT: it.input_s or 0.0, **it.waits_s}
 
 
 def complete_parts(parts: Mapping[str, float], step_s: float) -> dict[str, float]:
@@ -125,15 +125,15 @@ def complete_parts(parts: Mapping[str, float], step_s: float) -> dict[str, float
 
     Stamps of two clocks may overlap a little, and what is counted twice is taken off the largest part.
     """
-    found = {part: max(0.0, seconds) for part, seconds in parts.items() if part != "ddp_overhead_s"}
-    left_s = step_s - sum(found.values())
-    found["ddp_overhead_s"] = max(0.0, left_s)
+    complete = {part: max(0.0, seconds) for part, seconds in parts.items() if part != "ddp_overhead_s"}
+    left_s = step_s - sum(complete.values())
+    complete["ddp_overhead_s"] = max(0.0, left_s)
     while left_s < 0:
-        largest = max(found, key=lambda part: found[part])
-        taken_s = min(found[largest], -left_s)
-        found[largest] -= taken_s
+        largest = max(complete, key=lambda part: complete[part])
+        taken_s = min(complete[largest], -left_s)
+        complete[largest] -= taken_s
         left_s = left_s + taken_s if taken_s > 0 else 0.0
-    return found
+    return complete
 
 
 def part_fields(parts: Mapping[str, float]) -> dict[str, Any]:
@@ -240,8 +240,8 @@ class Summary:
     @property
     def parts(self) -> dict[str, float]:
         """The breakdown by its keys, which sum to `iteration_s`: `PARTS`, and those of the others that there are."""
-        found = {part: getattr(self, part) for part in (INPUT, *PARTS, LAYERS)}
-        return {part: seconds for part, seconds in (found | dict(self.waits_s or {})).items() if seconds is not None}
+        parts = {part: getattr(self, part) for part in (INPUT, *PARTS, LAYERS)}
+        return {part: seconds for part, seconds in (parts | dict(self.waits_s or {})).items() if seconds is not None}
 
 
 def summarise(trace: Trace) -> Summary:
@@ -348,12 +348,12 @@ def _buckets(trace: Trace, rank: int, arrived: Mapping[tuple[int, int], float]) 
     if not synced:
         return ()
     shape = _last_shape(synced)
-    seen: dict[int, list[tuple[Iteration, BucketTimes, float | None]]] = {index: [] for index in sorted(shape)}
+    records: dict[int, list[tuple[Iteration, BucketTimes, float | None]]] = {index: [] for index in sorted(shape)}
     for it in synced:
         for bucket in it.buckets:
             if shape.get(bucket.index) == bucket.parameters:
-                seen[bucket.index].append((it, bucket, arrived.get((it.index, bucket.index))))
-    return tuple(_bucket(times) for times in seen.values())
+                records[bucket.index].append((it, bucket, arrived.get((it.index, bucket.index))))
+    return tuple(_bucket(times) for times in records.values())
 
 
 def _last_shape(synced: Sequence[Iteration]) -> dict[int, tuple[int, ...]]:
@@ -381,12 +381,12 @@ def arrivals(trace: Trace) -> dict[tuple[int, int], float]:
     return last
 
 
-def _bucket(seen: Sequence[tuple[Iteration, BucketTimes, float | None]]) -> BucketSummary:
-    bucket = seen[0][1]
-    wires = [(it, b, arrival if b.wire_s is None else b.wire_s) for it, b, arrival in seen]
+def _bucket(records: Sequence[tuple[Iteration, BucketTimes, float | None]]) -> BucketSummary:
+    bucket = records[0][1]
+    wires = [(it, b, arrival if b.wire_s is None else b.wire_s) for it, b, arrival in records]
     known = [(it, b, wire) for it, b, wire in wires if wire is not None]
     times = {
-        name: median(getattr(b, name) - it.start_s for it, b, _ in seen)
+        name: median(getattr(b, name) - it.start_s for it, b, _ in records)
         for name in ("ready_s", "launched_s", "started_s", "finished_s", "written_s")
     }
     return BucketSummary(

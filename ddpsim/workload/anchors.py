@@ -115,13 +115,13 @@ class RooflineFactors:
         Raises:
             WorkloadError: a workload that is no such estimate.
         """
-        kept, scale, measured = (provenance.get(key) for key in ("pace", "scale", "scaled_to"))
+        pace, scale, measured = (provenance.get(key) for key in ("pace", "scale", "scaled_to"))
         try:
             row = float(provenance.get("row_scale", 1.0))  # type: ignore[arg-type]
-            if isinstance(kept, Mapping) and (measured is not None or dict(kept) != cls().document()):
-                forward, backward, _ = map(float, kept["phases"])
-                return cls((forward * row, backward * row, 1.0), float(kept["host"]), float(kept["scale"]) * row)
-            if not isinstance(kept, Mapping) and measured is not None and isinstance(scale, float):
+            if isinstance(pace, Mapping) and (measured is not None or dict(pace) != cls().document()):
+                forward, backward, _ = map(float, pace["phases"])
+                return cls((forward * row, backward * row, 1.0), float(pace["host"]), float(pace["scale"]) * row)
+            if not isinstance(pace, Mapping) and measured is not None and isinstance(scale, float):
                 return cls((scale * row, scale * row, 1.0), 1.0, scale * row)
         except (KeyError, TypeError, ValueError):
             pass
@@ -176,21 +176,21 @@ def pace_of(
     Raises:
         WorkloadError: phases that leave nothing of the step, or a phase given twice.
     """
-    given = {anchor.phase: anchor.seconds for anchor in anchors}
-    if len(given) < len(anchors):
+    seconds = {anchor.phase: anchor.seconds for anchor in anchors}
+    if len(seconds) < len(anchors):
         raise WorkloadError("a phase is given twice", place=place, remedy="keep one time for each")
-    if not given:
+    if not seconds:
         return RooflineFactors()
-    fixed = {phase: given[phase] / work for phase, work in zip(PHASES, works_s, strict=True) if given.get(phase)}
+    fixed = {phase: seconds[phase] / work for phase, work in zip(PHASES, works_s, strict=True) if seconds.get(phase)}
     if keep_optimizer:
         fixed.setdefault("optimizer", 1.0)
     known_s = sum(fixed[phase] * work for phase, work in zip(PHASES, works_s, strict=True) if phase in fixed)
     open_s = sum(work for phase, work in zip(PHASES, works_s, strict=True) if phase not in fixed)
-    step_s, whole_s = given.get("step"), sum(works_s)
+    step_s, whole_s = seconds.get("step"), sum(works_s)
     if step_s is None:
-        rest = next(fixed[phase] for phase in PHASES if phase in given)
-        measured_s = sum(given.values())
-        modelled_s = sum(work for phase, work in zip(PHASES, works_s, strict=True) if phase in given)
+        rest = next(fixed[phase] for phase in PHASES if phase in seconds)
+        measured_s = sum(seconds.values())
+        modelled_s = sum(work for phase, work in zip(PHASES, works_s, strict=True) if phase in seconds)
         return _pace(fixed, rest, 1.0, measured_s / modelled_s)
     if open_s and step_s <= known_s:
         what = f"a step of {format_time(step_s)} leaves nothing beside the {format_time(known_s)} of its other phases"

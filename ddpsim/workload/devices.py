@@ -139,12 +139,12 @@ def find_nearest(named: NamedOnDevice, parameters: Sequence[Parameter]) -> int:
 
 def _count_shared(one: Sequence[str], other: Sequence[str]) -> int:
     """Return how many components two names begin with in common."""
-    found = 0
+    common = 0
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:
             break
-        found += 1
-    return found
+        common += 1
+    return common
 
 
 def part_shares(parts: Sequence[DevicePart], host_s: float, device_s: float) -> list[tuple[float, float, DevicePart]]:

@@ -63,10 +63,10 @@ class ExpertStep:
         """Return the bytes at the peak: of as many tokens as before, with casts of the weights that the rank has."""
         if whole is None:
             return None
-        fixed, kept = round(whole.fixed_bytes * self.share), round(whole.amp_fixed_bytes * self.share)
+        fixed, amp_fixed = round(whole.fixed_bytes * self.share), round(whole.amp_fixed_bytes * self.share)
         narrow = max(whole.narrow_bytes - whole.fixed_bytes + fixed, 0)
-        amp = whole.amp_bytes and whole.amp_bytes - whole.amp_fixed_bytes + kept
-        return Activations(narrow, whole.wide_bytes, amp, fixed, kept)
+        amp = whole.amp_bytes and whole.amp_bytes - whole.amp_fixed_bytes + amp_fixed
+        return Activations(narrow, whole.wide_bytes, amp, fixed, amp_fixed)
 
 
 def experts_on_ranks(
@@ -89,14 +89,14 @@ def experts_on_ranks(
         WorkloadError: no mixture of experts, experts that `ranks` do not divide, or operators that are not one expert's
             after the other's.
     """
-    found = experts_in(parameters)
-    if not found or forward_use is None:
+    lists = experts_in(parameters)
+    if not lists or forward_use is None:
         raise WorkloadError("none of its parameters is of a list of experts", place=_PLACE, remedy=REMEDY)
-    for name, experts in found.items():
+    for name, experts in lists.items():
         if len(experts) % ranks:
             what = f"groups of {ranks} ranks do not divide the {len(experts)} experts of {name}"
             raise WorkloadError(what, place=_PLACE, remedy=f"give a divisor of {len(experts)}")
-    mixtures = [Mixture.of(name, experts, forward, backward, forward_use) for name, experts in found.items()]
+    mixtures = [Mixture.of(name, experts, forward, backward, forward_use) for name, experts in lists.items()]
     _check_once(mixtures, forward, backward)
     # The rank that stands for all has the first experts of every mixture: with tokens spread evenly each other one
     # computes as much, and which experts they are changes neither times nor bytes. Gradients name parameters by
@@ -132,14 +132,14 @@ def experts_in(parameters: Sequence[Parameter]) -> dict[str, list[tuple[int, ...
     >>> experts_in([Parameter(f"moe.experts.{number}.weight", (4, 4)) for number in range(2)])
     {'moe.experts': [(0,), (1,)]}
     """
-    found: dict[str, dict[int, list[int]]] = {}
+    by_list: dict[str, dict[int, list[int]]] = {}
     for index, parameter in enumerate(parameters):
         parts = parameter.name.split(".")
         for at, (part, number) in enumerate(pairwise(parts)):
             if part.endswith(_LIST) and number.isdecimal():
-                found.setdefault(".".join(parts[: at + 1]), {}).setdefault(int(number), []).append(index)
+                by_list.setdefault(".".join(parts[: at + 1]), {}).setdefault(int(number), []).append(index)
                 break
-    return {name: [tuple(experts[number]) for number in sorted(experts)] for name, experts in found.items()}
+    return {name: [tuple(experts[number]) for number in sorted(experts)] for name, experts in by_list.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Mixture:
             ranks: each of which has as many of the experts.
         """
         products = ([each.product for at in span if (each := forward[at]).product] for span in self.spans[0])
-        rows = [found[0][1] if found and found[0] is not None else 0 for found in products]
+        rows = [of_expert[0][1] if of_expert and of_expert[0] is not None else 0 for of_expert in products]
         own = sum(rows[: len(rows) // ranks])
         return sum(rows) / own if own else ranks
 
@@ -305,19 +305,19 @@ class _RankOperators:
         for spans, factor in mixtures:
             for number, span in enumerate(spans):
                 times.update(dict.fromkeys(span, factor if number < len(spans) // ranks else 0))
-        before, kept, gone = [0], list[Operator](), list[Operator]()
+        before, own, gone = [0], list[Operator](), list[Operator]()
         for at, each in enumerate(whole):
             factor = times.get(at, 1)
             if factor:
-                kept.append(each if factor == 1 else each.times(factor))
+                own.append(each if factor == 1 else each.times(factor))
             else:
                 gone.append(each)
-            before.append(len(kept))
+            before.append(len(own))
         around = tuple(
             (before[min(span.start for span in spans)], before[max(span.stop for span in spans)])
             for spans, _ in mixtures
         )
-        return cls(tuple(kept), before, around, tuple(gone))
+        return cls(tuple(own), before, around, tuple(gone))
 
     def renumbered(self, new_of: Mapping[int, int]) -> tuple[Operator, ...]:
         """Return the rank's operators with the gradients of its parameters by their new numbers.
@@ -337,9 +337,9 @@ class _RankOperators:
 
     def messages(self, sizes: Sequence[tuple[int, int]]) -> tuple[OperatorMessage, ...]:
         """Return the all-to-alls, in order; `sizes` has of each mixture the bytes before its experts and behind."""
-        found = [
+        messages = [
             OperatorMessage(place - 1, size, Operation.ALL_TO_ALL)
             for around, both in zip(self.around, sizes, strict=True)
             for place, size in zip(around, both, strict=True)
         ]
-        return tuple(sorted(found, key=lambda message: message.after))
+        return tuple(sorted(messages, key=lambda message: message.after))

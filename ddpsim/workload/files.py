@@ -110,8 +110,8 @@ def save_workload(workload: Workload, path: str | Path) -> None:
 
 def workload_document(workload: Workload) -> dict[str, Any]:
     """Return `workload` as the JSON document `ddpsim.workload/1`."""
-    found: dict[str, Any] = document_of(replace(workload, device=workload.device_label))
-    return found
+    document: dict[str, Any] = document_of(replace(workload, device=workload.device_label))
+    return document
 
 
 def workload_from(document: object, place: str) -> Workload:

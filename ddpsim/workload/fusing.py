@@ -53,11 +53,11 @@ class CompiledAs:
     @classmethod
     def of(cls, provenance: Mapping[str, object]) -> CompiledAs | None:
         """Return what an estimate says of itself; None of one that is not priced as compiled."""
-        kept = provenance.get(COMPILED_AS)
-        if not isinstance(kept, Mapping):
+        comparison = provenance.get(COMPILED_AS)
+        if not isinstance(comparison, Mapping):
             return None
         try:
-            return cls(str(kept["compiler"]), *(type_(kept[name]) for name, type_ in _NUMBERS.items()))
+            return cls(str(comparison["compiler"]), *(type_(comparison[name]) for name, type_ in _NUMBERS.items()))
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -103,12 +103,12 @@ class Fused:
 
 def fuse_operators(operators: Sequence[Operator], precision: str) -> Fused:
     """Return `operators` with each run of consecutive memory-bound ones as one; the rest stay as they are."""
-    made: list[Operator] = []
+    launches: list[Operator] = []
     launch_of: list[int] = []
     for run in _runs(operators):
-        launch_of += [len(made)] * len(run)
-        made.append(run[0] if len(run) == 1 else _fuse_run(run, precision))
-    return Fused(tuple(made), tuple(launch_of))
+        launch_of += [len(launches)] * len(run)
+        launches.append(run[0] if len(run) == 1 else _fuse_run(run, precision))
+    return Fused(tuple(launches), tuple(launch_of))
 
 
 def _runs(operators: Sequence[Operator]) -> Iterator[list[Operator]]:

@@ -129,13 +129,13 @@ def make_peaks(spec: GpuSpec, shares: PeakShares) -> AchievedPeaks:
     """Return what kernels reach on GPUs such as that of `spec`, caches and waves of tiles left out."""
     conv, capped = (shares.conv_capped, True) if _is_capped(spec) else (shares.conv, False)
     wide = spec.sm in _WIDE
-    found = {("conv", "fp32"): shares.conv_fp32, ("gemm", "fp32"): shares.gemm_fp32_wide if wide else shares.gemm_fp32}
+    ratios = {("conv", "fp32"): shares.conv_fp32, ("gemm", "fp32"): shares.gemm_fp32_wide if wide else shares.gemm_fp32}
     for precision in ("tf32", "amp", "bf16"):
         gemm = shares.gemm_tf32 if precision == "tf32" else shares.gemm_half
-        found |= {("conv", precision): conv, ("gemm", precision): shares.gemm_capped if capped else gemm}
+        ratios |= {("conv", precision): conv, ("gemm", precision): shares.gemm_capped if capped else gemm}
     if shares.attention is not None:
-        found |= {("attention", precision): shares.attention for precision in ("fp32", "tf32", "amp", "bf16")}
-    return AchievedPeaks(found, shares.memory, shipped_peaks(spec).kernel_s, _STEPS, shares.layout)
+        ratios |= {("attention", precision): shares.attention for precision in ("fp32", "tf32", "amp", "bf16")}
+    return AchievedPeaks(ratios, shares.memory, shipped_peaks(spec).kernel_s, _STEPS, shares.layout)
 
 
 def _is_capped(spec: GpuSpec) -> bool:

@@ -153,8 +153,8 @@ def paces(
     `scale_compute` and by the factors of `phases`.
     """
     host = scale_compute if workload.one_clock else scale_host
-    found = [_pace(workload, iteration).scale(scale_compute, host) for iteration in range(workload.iterations)]
-    return [each.scale_phases(phases, one_clock=workload.one_clock) for each in found] if phases else found
+    profiles = [_pace(workload, iteration).scale(scale_compute, host) for iteration in range(workload.iterations)]
+    return [each.scale_phases(phases, one_clock=workload.one_clock) for each in profiles] if phases else profiles
 
 
 def _pace(workload: Workload, iteration: int) -> IterationProfile:
@@ -301,9 +301,9 @@ def without(pace: IterationProfile, dropped: Collection[int], parameters: Sequen
     A gradient takes with it the time since the gradient before, which its layer's backward filled. Forward is known
     as a whole only: it shrinks by the same share as backward, the optimizer by the share of bytes that get no gradient.
     """
-    kept = [place for place, index in enumerate(pace.order) if index not in dropped]
-    order = tuple(pace.order[place] for place in kept)
-    host, work, lag = pace.host[kept], pace.work[kept], pace.lag[kept]
+    places = [place for place, index in enumerate(pace.order) if index not in dropped]
+    order = tuple(pace.order[place] for place in places)
+    host, work, lag = pace.host[places], pace.work[places], pace.lag[places]
     host_share, work_share = _share(host.sum(), pace.host.sum()), _share(work.sum(), pace.work.sum())
     size_share = _share(sum(parameters[i].size_bytes for i in order), sum(parameters[i].size_bytes for i in pace.order))
     return replace(
@@ -329,9 +329,9 @@ def leave_unused(
     """
     if not own:
         return pace
-    left = without(pace, own, parameters)
+    own_profile = without(pace, own, parameters)
     whole = without(pace, everybodys, parameters)
-    return replace(left, optimizer_host=whole.optimizer_host, optimizer_work=whole.optimizer_work)
+    return replace(own_profile, optimizer_host=whole.optimizer_host, optimizer_work=whole.optimizer_work)
 
 
 def _share(part: float, whole: float) -> float:

@@ -34,11 +34,11 @@ def forward_of(messages: Sequence[LayerMessage]) -> tuple[LayerMessage, ...]:
 
 def backward_of(messages: Sequence[LayerMessage]) -> dict[int, tuple[LayerMessage, ...]]:
     """Return those of backward by the parameter whose gradient comes next, in order."""
-    found: dict[int, tuple[LayerMessage, ...]] = {}
+    by_parameter: dict[int, tuple[LayerMessage, ...]] = {}
     for message in messages:
         if message.before is not None:
-            found[message.before] = (*found.get(message.before, ()), message)
-    return found
+            by_parameter[message.before] = (*by_parameter.get(message.before, ()), message)
+    return by_parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,12 @@ def in_backward(
         gradients: by operator, registration indices of the parameters whose gradient is complete when it is.
     """
     ends = [at for at, complete in enumerate(gradients) if complete]
-    found = []
+    placed = []
     for each in messages:
         end = next((at for at in ends if at >= each.after), ends[-1])
         begin = max((at + 1 for at in ends if at < end), default=0)
         done, whole_s = works_s[begin : each.after + 1], sum(works_s[begin : end + 1])
         host = min(1.0, (each.after + 1 - begin) / (end + 1 - begin))
         device = min(1.0, sum(done) / whole_s) if whole_s > 0 else 1.0
-        found.append(LayerMessage(each.size_bytes, host, device, gradients[end][0], each.operation))
-    return found
+        placed.append(LayerMessage(each.size_bytes, host, device, gradients[end][0], each.operation))
+    return placed

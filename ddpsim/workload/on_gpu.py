@@ -54,8 +54,8 @@ def estimate_on_gpu(
     elif same_gpu and (wanted, batch) == (source.precision, source.batch_size) and not is_superseded(source):
         return source
     if source.operators is None:
-        asked = f"batch {batch} in {wanted}" + ("" if same_gpu else f" on {gpu.name}")
-        what = f"is of batch {source.batch_size} in {source.precision}, without the operators that {asked} needs"
+        request = f"batch {batch} in {wanted}" + ("" if same_gpu else f" on {gpu.name}")
+        what = f"is of batch {source.batch_size} in {source.precision}, without the operators that {request} needs"
         raise WorkloadError(what, place=source.name, remedy=REMEDY)
     # Another batch on the file's own GPU keeps the shares that it was estimated with: its pace is relative to them.
     same_pace = same_gpu and wanted == source.precision
@@ -71,10 +71,10 @@ def estimate_on_gpu(
     options = EstimateOptions(
         optimizer=_optimizer(source), pace=pace, tensor_parallel=tensor_parallel, expert_parallel=expert_parallel
     )
-    made = estimate(shape, target, wanted, options)
+    estimated = estimate(shape, target, wanted, options)
     if not same_gpu and pace is not None:
-        made = replace(made, provenance={**made.provenance, MEASURED_ON: kind_of(source.device)})
-    return replace(made, sequence_length=source.sequence_length)
+        estimated = replace(estimated, provenance={**estimated.provenance, MEASURED_ON: kind_of(source.device)})
+    return replace(estimated, sequence_length=source.sequence_length)
 
 
 def is_superseded(source: Workload) -> bool:

@@ -121,8 +121,8 @@ def optimizer_of_kind(kind: str | None) -> Optimizer | None:
     'adamw-foreach with gradient clipping'
     """
     name, _, clipped = (kind or "").partition("+")
-    found = OPTIMIZERS.get(name.partition(",")[0])
-    return found.with_clipping() if found is not None and clipped else found
+    optimizer = OPTIMIZERS.get(name.partition(",")[0])
+    return optimizer.with_clipping() if optimizer is not None and clipped else optimizer
 
 
 def optimizer_named(name: str, *, clipping: bool = False) -> Optimizer:
@@ -133,5 +133,5 @@ def optimizer_named(name: str, *, clipping: bool = False) -> Optimizer:
     """
     if name not in OPTIMIZERS:
         raise UnknownNameError.among("optimizer", name, OPTIMIZERS, place="optimizer")
-    found = OPTIMIZERS[name]
-    return found.with_clipping() if clipping else found
+    optimizer = OPTIMIZERS[name]
+    return optimizer.with_clipping() if clipping else optimizer

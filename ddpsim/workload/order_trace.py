@@ -158,12 +158,12 @@ def order_trace_document(trace: OrderTrace) -> dict[str, object]:
     pairs = zip(trace.workloads, trace.contexts, strict=True)
     ranks = tuple(_rank_entry(workload, contexts, orders) for workload, contexts in pairs)
     numbers = first.batch_size, first.threads
-    found: dict[str, object] = document_of(
+    document: dict[str, object] = document_of(
         OrderTraceFile(
             trace.name, first.device_label, *numbers, trace.parameters, ranks, tuple(orders), trace.provenance
         )
     )
-    return found
+    return document
 
 
 def _rank_entry(workload: Workload, contexts: Sequence[Context], orders: dict[tuple[int, ...], int]) -> _RankEntry:

@@ -132,7 +132,7 @@ def blocks_in(
         forward: operators in launch order.
         forward_use: by registration index the number of the operator that first reads the parameter.
     """
-    width, found = width_of(parameters), list[ParallelBlock]()
+    width, blocks = width_of(parameters), list[ParallelBlock]()
     columns: list[ParallelLinear] = []
     attention: Operator | None = None
     for linear in _linears(forward, forward_use, parameters, width):
@@ -147,10 +147,10 @@ def blocks_in(
         attended = attention is not None
         ends = bool(columns) and linear.outputs == width and (attended or linear.inputs != width)
         if ends:
-            found.append(ParallelBlock(tuple(columns), linear, _heads(attention, linear)))
+            blocks.append(ParallelBlock(tuple(columns), linear, _heads(attention, linear)))
         columns = [*columns, linear] if linear.inputs == width and not ends and not (columns and attended) else []
         attention = None
-    return found
+    return blocks
 
 
 def _heads(attention: Operator | None, row: ParallelLinear) -> int | None:
@@ -267,8 +267,8 @@ def _again(blocks: Sequence[ParallelBlock], number: int, coming: Sequence[Produc
         expected = [linear.forward for block in blocks[number + 1 - count : number + 1] for linear in block.linears]
         # torch stops where all that was saved is there again: the last linear's output is not.
         for whole in (expected, expected[:-1]):
-            seen = whole[: len(coming)]
-            if len(seen) > 1 and list(coming[: len(seen)]) == seen:
+            expected_here = whole[: len(coming)]
+            if len(expected_here) > 1 and list(coming[: len(expected_here)]) == expected_here:
                 return count
     return 0
 

@@ -109,9 +109,9 @@ def _shares(times: NDArray[np.float64], whole_s: float) -> NDArray[np.float64]:
 
 def _medians(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     table = np.array(rows)
-    found, used = np.full(table.shape[1], np.nan), ~np.isnan(table).all(axis=0)
-    found[used] = np.nanmedian(table[:, used], axis=0)
-    return found
+    medians, used = np.full(table.shape[1], np.nan), ~np.isnan(table).all(axis=0)
+    medians[used] = np.nanmedian(table[:, used], axis=0)
+    return medians
 
 
 _TOKENS = re.compile(r"sequence of (\d{1,9}) tokens")
@@ -340,8 +340,8 @@ class Workload:
     @property
     def left_out(self) -> tuple[str, ...]:
         """What of the step is in none of its times, a sentence each."""
-        told = self.provenance.get(LEFT_OUT)
-        return tuple(map(str, told)) if isinstance(told, list) else ()
+        sentences = self.provenance.get(LEFT_OUT)
+        return tuple(map(str, sentences)) if isinstance(sentences, list) else ()
 
     @property
     def all_parameters(self) -> tuple[Parameter, ...]:
@@ -423,8 +423,8 @@ def tokens_of(sample: str) -> int | None:
     >>> tokens_of("sequence of 128 tokens"), tokens_of("sample of 3x224x224")
     (128, None)
     """
-    found = _TOKENS.fullmatch(sample)
-    return None if found is None else int(found[1])
+    match = _TOKENS.fullmatch(sample)
+    return None if match is None else int(match[1])
 
 
 def _are_equal(one: Phase | Workload, other: Phase | Workload) -> bool:
@@ -437,5 +437,5 @@ def _are_equal(one: Phase | Workload, other: Phase | Workload) -> bool:
 
 
 def _find_first(mask: NDArray[np.bool_]) -> tuple[int, ...] | None:
-    found = np.argwhere(mask)
-    return tuple(int(i) for i in found[0]) if len(found) else None
+    places = np.argwhere(mask)
+    return tuple(int(i) for i in places[0]) if len(places) else None

@@ -63,8 +63,8 @@ def quantiles(count: int) -> list[float]:
 
 def jitter_of(workload: Workload) -> float:
     """Return the standard deviation of what the iterations of `workload` are `quantiles` of; 0 of recorded ones."""
-    told = workload.provenance.get("jitter")
-    std = told.get("std") if isinstance(told, Mapping) else None
+    jitter = workload.provenance.get("jitter")
+    std = jitter.get("std") if isinstance(jitter, Mapping) else None
     return float(std) if isinstance(std, int | float) and math.isfinite(std) and workload.iterations > 1 else 0.0
 
 

@@ -63,9 +63,9 @@ class RankStep:
         if whole is None:
             return None
         narrow, wide = round(whole.narrow_bytes * self.share), round(whole.wide_bytes * self.share)
-        kept, amp = whole.amp_fixed_bytes, whole.amp_bytes
-        amp = amp and round((amp - kept) * self.share + kept / ranks)
-        return Activations(narrow, wide, amp, round(whole.fixed_bytes * self.share), round(kept / ranks))
+        amp_fixed, amp = whole.amp_fixed_bytes, whole.amp_bytes
+        amp = amp and round((amp - amp_fixed) * self.share + amp_fixed / ranks)
+        return Activations(narrow, wide, amp, round(whole.fixed_bytes * self.share), round(amp_fixed / ranks))
 
 
 def on_ranks(
@@ -339,6 +339,6 @@ def _part_of(product: Product, linear: ParallelLinear, ranks: int, *, columns: b
         at = 2 if columns == forward else 3
     else:
         at = 1 if product[1] == size else 2
-    made = list(product)
-    made[at] = math.ceil(size / ranks)
-    return made[0], made[1], made[2], made[3]
+    sizes = list(product)
+    sizes[at] = math.ceil(size / ranks)
+    return sizes[0], sizes[1], sizes[2], sizes[3]

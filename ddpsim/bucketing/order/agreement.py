@@ -116,18 +116,18 @@ def order_report(arrivals: Sequence[Arrivals], count: int | None = None) -> Orde
     """
     known = {(a.rank, a.iteration): a for a in arrivals}
     ranks, iterations = sorted({rank for rank, _ in known}), sorted({iteration for _, iteration in known})
-    beside = [(i, r, s) for i in iterations for r, s in combinations(ranks, 2) if (r, i) in known and (s, i) in known]
-    after = [(r, i, j) for r in ranks for i, j in pairwise(i for i in iterations if (r, i) in known)]
-    across = [(kendall_tau(known[r, i].order, known[s, i].order), i, r, s) for i, r, s in beside]
-    along = [(kendall_tau(known[r, i].order, known[r, j].order), r, i, j) for r, i, j in after]
-    seen = _times_seen(arrivals)
-    everyone = range(count) if count is not None else sorted(seen)
+    pairs = [(i, r, s) for i in iterations for r, s in combinations(ranks, 2) if (r, i) in known and (s, i) in known]
+    successions = [(r, i, j) for r in ranks for i, j in pairwise(i for i in iterations if (r, i) in known)]
+    across = [(kendall_tau(known[r, i].order, known[s, i].order), i, r, s) for i, r, s in pairs]
+    along = [(kendall_tau(known[r, i].order, known[r, j].order), r, i, j) for r, i, j in successions]
+    counts = _times_seen(arrivals)
+    everyone = range(count) if count is not None else sorted(counts)
     width = max(everyone, default=-1) + 1
     ready = {key: replace(record, ready_s=None).list_ready(width) for key, record in known.items()}
-    across_all = [ready_tau(ready[r, i], ready[s, i]) for i, r, s in beside]
-    along_all = [ready_tau(ready[r, i], ready[r, j]) for r, i, j in after]
+    across_all = [ready_tau(ready[r, i], ready[s, i]) for i, r, s in pairs]
+    along_all = [ready_tau(ready[r, i], ready[r, j]) for r, i, j in successions]
     return OrderReport(
-        parameters=len(seen),
+        parameters=len(counts),
         iterations=len(iterations),
         ranks=len(ranks),
         between_ranks=fmean(pair[0] for pair in across) if across else None,
@@ -136,16 +136,16 @@ def order_report(arrivals: Sequence[Arrivals], count: int | None = None) -> Orde
         between_iterations_worst=min(along, default=None),
         between_ranks_with_unused=fmean(across_all) if across_all else None,
         between_iterations_with_unused=fmean(along_all) if along_all else None,
-        unused={i: 1 - seen.get(i, 0) / len(arrivals) for i in everyone if seen.get(i, 0) < len(arrivals)},
+        unused={i: 1 - counts.get(i, 0) / len(arrivals) for i in everyone if counts.get(i, 0) < len(arrivals)},
     )
 
 
 def _times_seen(arrivals: Iterable[Arrivals]) -> dict[int, int]:
-    seen: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for record in arrivals:
         for index in record.order:
-            seen[index] = seen.get(index, 0) + 1
-    return seen
+            counts[index] = counts.get(index, 0) + 1
+    return counts
 
 
 def _count_ties(values: Iterable[object]) -> int:

@@ -109,10 +109,10 @@ class OrderPolicy:
             raise self._failed("observe", self._failure)
         try:
             self._tell(self._coming)
-            found = list(self._predictor.predict())
+            times = list(self._predictor.predict())
         except Exception as error:  # a predictor is anybody's code
             raise self._failed("predict", error) from error
-        return self._check_times(found or [math.nan] * self._count)
+        return self._check_times(times or [math.nan] * self._count)
 
     def confer(
         self, groups: Sequence[Sequence[int]], gather: Gather, tell: Tell = lambda words: [words]
@@ -179,15 +179,15 @@ class OrderPolicy:
         if isinstance(self._predictor, KnowsContext):
             self._predictor.context(context)
 
-    def _check_times(self, found: list[float]) -> list[float]:
+    def _check_times(self, predicted: list[float]) -> list[float]:
         name = type(self._predictor).__name__
-        if len(found) != self._count:
-            what = f"{name}.predict() gave {len(found)} times for {self._count} parameters"
+        if len(predicted) != self._count:
+            what = f"{name}.predict() gave {len(predicted)} times for {self._count} parameters"
             raise InputError(what, remedy="return one for each that observe() was given, NaN where unknown")
-        times = [_time(time) for time in found]
+        times = [_time(time) for time in predicted]
         for index, time in enumerate(times):
             if time is None:
-                what = f"{name}.predict() gave {found[index]!r} for parameter {index}"
+                what = f"{name}.predict() gave {predicted[index]!r} for parameter {index}"
                 raise InputError(what, remedy="return a finite number, NaN where unknown")
         if self._seen_any and all(time != time for time in times):
             what = f"{name}.predict() gave NaN for all {self._count} parameters after {self.backwards} backwards"

@@ -1,4 +1,4 @@
-"""Predictors of when gradients will be ready, and by what names they are asked for.
+"""Predictors of when gradients will be ready, and by what names they are found.
 
 A predictor is any object with these two methods; ten lines make one::
 
@@ -166,8 +166,8 @@ class ByBranch:
         return [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
 
     def _forget(self) -> None:
-        seen = {used: sum(after.get(used, 0) for after in self._after.values()) for used in self._means}
-        least = min((used for used in seen if used != self._last), key=lambda used: (seen[used], sorted(used)))
+        followed = {used: sum(after.get(used, 0) for after in self._after.values()) for used in self._means}
+        least = min((used for used in followed if used != self._last), key=lambda used: (followed[used], sorted(used)))
         del self._means[least]
         self._after.pop(least, None)
         for after in self._after.values():
@@ -219,23 +219,23 @@ def entry_points(group: str) -> Any:
     return metadata.entry_points(group=group)
 
 
-def predictor(asked: object) -> Predictor:
+def predictor(choice: object) -> Predictor:
     """Return a new predictor.
 
     Args:
-        asked: the name of a built-in one or of an entry point, `package.module:Class`, a class or a function without
+        choice: the name of a built-in one or of an entry point, `package.module:Class`, a class or a function without
             arguments, or a predictor, which is copied as it is now.
 
     Raises:
         UnknownNameError: no such name; it gives the nearest.
         InputError: what cannot be imported, or is no predictor when it is made.
     """
-    if not isinstance(asked, str):
-        made = _construct(asked, predictor_name(asked)) if callable(asked) else copy.deepcopy(asked)
-        return _check_predictor(made, predictor_name(asked))
-    if asked in PREDICTORS:
-        return PREDICTORS[asked]()
-    return _check_predictor(_construct(_import_predictor(asked), asked), asked)
+    if not isinstance(choice, str):
+        candidate = _construct(choice, predictor_name(choice)) if callable(choice) else copy.deepcopy(choice)
+        return _check_predictor(candidate, predictor_name(choice))
+    if choice in PREDICTORS:
+        return PREDICTORS[choice]()
+    return _check_predictor(_construct(_import_predictor(choice), choice), choice)
 
 
 def _import_predictor(name: str) -> Any:
@@ -267,17 +267,17 @@ def _construct(make: Any, name: str) -> object:
         raise InputError(f"cannot be made: {_format_error(error)}", place=place, remedy=remedy) from error
 
 
-def _check_predictor(made: Any, name: str) -> Predictor:
+def _check_predictor(candidate: Any, name: str) -> Predictor:
     for method in ("observe", "predict"):
-        if not callable(getattr(made, method, None)):
-            what = f"{type(made).__name__} has no method {method}()"
+        if not callable(getattr(candidate, method, None)):
+            what = f"{type(candidate).__name__} has no method {method}()"
             raise InputError(what, place=f"predictor {name!r}", remedy="see ddpsim.bucketing.order.Predictor")
-    return made  # type: ignore[no-any-return]
+    return candidate  # type: ignore[no-any-return]
 
 
-def predictor_name(asked: object) -> str:
+def predictor_name(choice: object) -> str:
     """Return what a predictor is called, as `predictor` takes it: its name, or that of its class."""
-    return asked if isinstance(asked, str) else str(getattr(asked, "__qualname__", type(asked).__qualname__))
+    return choice if isinstance(choice, str) else str(getattr(choice, "__qualname__", type(choice).__qualname__))
 
 
 def _format_error(error: Exception) -> str:

@@ -56,8 +56,8 @@ def _events(trace: Trace, side: str, numbers: Iterator[int]) -> Iterator[Event]:
         for span in shifted:
             yield from span_events(span, tids[span.stream], next(numbers), tids[HOST], trace.backend)
         if rank == trace.ranks[0]:
-            found = ((span, it.start_s - begin) for it in mine for span in trace.path_of(it))
-            moved = [replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s) for span, by_s in found]
+            on_path = ((span, it.start_s - begin) for it in mine for span in trace.path_of(it))
+            moved = [replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s) for span, by_s in on_path]
             yield from path_events(moved, process)
 
 
@@ -65,10 +65,10 @@ def _step(trace: Trace) -> tuple[int, int]:
     """Return the first and the last iteration of the step to show."""
     if not trace.iterations:
         raise TraceError("the trace holds no iteration", remedy="run at least one iteration after the warm-up")
-    found = cycles(trace.of_rank(trace.ranks[0]))
-    periods = [fmean(it.iteration_s for it in cycle) for cycle in found]
+    step_cycles = cycles(trace.of_rank(trace.ranks[0]))
+    periods = [fmean(it.iteration_s for it in cycle) for cycle in step_cycles]
     middle = median(periods)
-    chosen = found[min(range(len(found)), key=lambda place: abs(periods[place] - middle))]
+    chosen = step_cycles[min(range(len(step_cycles)), key=lambda place: abs(periods[place] - middle))]
     return chosen[0].index, chosen[-1].index
 
 

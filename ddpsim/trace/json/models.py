@@ -64,10 +64,10 @@ def iteration_from(record: object, place: str, error: type[InputError], remedy: 
     if read.end_s < read.start_s:
         what = f"it ends at {read.end_s!r} s, before it starts at {read.start_s!r} s"
         raise error(f"end_s: {what}", place=place, remedy=remedy)
-    beside = read_as(_OfOlder, record, place, error, remedy)
+    older = read_as(_OfOlder, record, place, error, remedy)
     others = tuple(
         CollectiveTimes.of_layer(index, each.operation, each.size_bytes, each.started_s, each.finished_s)
-        for index, each in enumerate(beside.layers, len(read.buckets))
+        for index, each in enumerate(older.layers, len(read.buckets))
     )
     # Files that do not say whether the optimizer stepped are of schemes in which it does where gradients are summed.
-    return replace(read, others=others, stepped=read.synced if beside.stepped is None else read.stepped)
+    return replace(read, others=others, stepped=read.synced if older.stepped is None else read.stepped)

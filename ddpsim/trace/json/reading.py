@@ -41,9 +41,9 @@ def read_trace(directory: str | Path) -> Trace:
             what = f"of a run of {size} ranks, the files before it of one of {world_size}"
             raise TraceError(what, place=file, remedy="remove the older, or give each run a folder of its own")
         world_size = size
-        its, found, waited = _parse(events, rank, file)
+        its, rank_spans, waited = _parse(events, rank, file)
         iterations += its
-        spans += found
+        spans += rank_spans
         path += waited
     iterations.sort(key=lambda it: (it.rank, it.index))
     spans.sort(key=lambda span: (span.rank, span.start_s))
@@ -157,8 +157,8 @@ def _span(
     event: Mapping[str, object], rank: int, streams: Mapping[int, str], args: dict[str, object], kernel: bool
 ) -> Span:
     start_us, tid = _number(event["ts"]), int(_number(event["tid"]))
-    given = event.get("args")
-    whole = given.get("duration_s") if isinstance(given, dict) and event["ph"] == "b" else None
+    event_args = event.get("args")
+    whole = event_args.get("duration_s") if isinstance(event_args, dict) and event["ph"] == "b" else None
     duration_s = _number(event["dur"]) * 1e-6 if whole is None else _number(whole)
     name = str(event["name"])
     return Span(

@@ -204,10 +204,10 @@ def _decode(events: str) -> list[Any] | None:
     What parses as a list ends where one of its objects does: a cut inside an event leaves a brace or a text open.
     """
     try:
-        found: list[Any] = from_json(f"[{events}]", cache_strings="all")
+        batch: list[Any] = from_json(f"[{events}]", cache_strings="all")
     except ValueError:
         return None
-    return found
+    return batch
 
 
 def _pieces(path: str | Path, error: type[InputError], remedy: str) -> Iterator[str]:

@@ -68,7 +68,7 @@ def calls_in(operators: Sequence[HostEvent]) -> list[Call]:
     """Return the calls among a trace's operators, by start."""
     details = [event for event in operators if event.name == _DETAILS]
     begun = [event.start_s for event in details]
-    found = []
+    calls = []
     for event in operators:
         if not event.name.startswith(_CALL) or (operation := operation_named(event.name)) is None:
             continue
@@ -79,13 +79,13 @@ def calls_in(operators: Sequence[HostEvent]) -> list[Call]:
         size = dimensions_bytes(event.args)
         if isinstance(elements, int) and dtype is not None:
             size = elements * _WIDTHS.get(dtype, 4) if 0 <= elements < _MOST else None
-        found.append(
+        calls.append(
             Call(
                 operation, event.start_s, event.end_s, event.thread, size,
                 ranks if isinstance(ranks, int) else None,
             )
         )  # fmt: skip
-    return found
+    return calls
 
 
 def dimensions_bytes(args: Mapping[str, object]) -> int | None:
@@ -134,18 +134,18 @@ class DeviceCollectives:
         """
         prefix_s = max((i.end_s for i in step.ddp if i.start_s < step.backward_s), default=step.forward_s)
         begin_s = max(prefix_s, step.forward_s)
-        found = self._list_on_device(begin_s, launched) if self._on_device else self._list_on_gloo(begin_s, end_s)
+        sent = self._list_on_device(begin_s, launched) if self._on_device else self._list_on_gloo(begin_s, end_s)
         if not self._on_device and step.reducer:
             # Where nothing marks the prefix, the broadcast of buffers is the one before anything of forward.
-            found = [each for each in found if each[0].operation != "broadcast" or each[1] >= step.backward_s]
-        return found
+            sent = [each for each in sent if each[0].operation != "broadcast" or each[1] >= step.backward_s]
+        return sent
 
     def is_own(self, call: Call, step: HostStep) -> bool:
         """Whether a collective of a step is DDP's or `fully_shard`'s, not a layer's or the loop's."""
         return call.launched_s in step.hooked if step.reducer else self.sharded and call.operation in _SHARDINGS
 
     def _list_on_device(self, begin_s: float, launched: Sequence[DeviceWork]) -> list[Sent]:
-        found = []
+        collectives = []
         for work in launched:
             if work.launch is None or work.launch.start_s < begin_s or not is_communication(work):
                 continue
@@ -153,8 +153,8 @@ class DeviceCollectives:
             if call is None:
                 operation = operation_named(work.name.partition("(")[0]) or "collective"
                 call = _unseen_call(operation, work.launch.start_s, None)
-            found.append((call, work.start_s, work.end_s))
-        return found
+            collectives.append((call, work.start_s, work.end_s))
+        return collectives
 
     def _call_at(self, moment_s: float, thread: object) -> Call | None:
         """Return the innermost call on a thread that a moment is in, or that was the last before it there."""
@@ -176,7 +176,7 @@ class DeviceCollectives:
         free: dict[str, list[Call]] = {}
         for call in calls:
             free.setdefault(call.operation, []).append(call)
-        found = []
+        collectives = []
         for event in events:
             operation = operation_named(event.name.removeprefix(_GLOO)) or event.name.removeprefix(_GLOO)
             size = dimensions_bytes(event.args)
@@ -190,8 +190,8 @@ class DeviceCollectives:
             else:
                 waiting.remove(match)
             call = match if size is None else replace(match, size_bytes=size)
-            found.append((call, event.start_s, event.end_s))
-        return sorted(found, key=lambda each: each[0].launched_s)
+            collectives.append((call, event.start_s, event.end_s))
+        return sorted(collectives, key=lambda each: each[0].launched_s)
 
 
 def _unseen_call(operation: str, launched_s: float, size_bytes: int | None) -> Call:

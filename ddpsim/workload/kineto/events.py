@@ -219,9 +219,9 @@ class _EventTable:
             elif isinstance(thread, list | dict):
                 thread = str(thread)
             if kind == _OPERATOR:
-                kept = self._select_arguments(name, args)
-                if kept or not self._is_inner(name, start, start + duration, thread):
-                    operators(name, start, start + duration, thread, kept)
+                arguments = self._select_arguments(name, args)
+                if arguments or not self._is_inner(name, start, start + duration, thread):
+                    operators(name, start, start + duration, thread, arguments)
             elif kind == _DEVICE:
                 size, stream = args.get("bytes", 0), str(args.get("stream", thread))
                 rest = int(size) if _is_amount(size) else 0, _correlation(args)
@@ -250,17 +250,17 @@ class _EventTable:
     def _select_arguments(self, name: str, args: Mapping[str, object]) -> Mapping[str, object]:
         """Return the arguments that are read; operators, and nodes that undo them, share those of their number."""
         if name.startswith(_WITH_SHAPES):
-            kept = {key: args[key] for key in (*_KEPT, *_SHAPES) if key in args}
-            return kept | {"Input Dims": args[_OLD_SHAPES]} if _OLD_SHAPES in args else kept
-        found = tuple(map(args.get, _KEPT))
-        if found == _NOTHING:
+            arguments = {key: args[key] for key in (*_KEPT, *_SHAPES) if key in args}
+            return arguments | {"Input Dims": args[_OLD_SHAPES]} if _OLD_SHAPES in args else arguments
+        values = tuple(map(args.get, _KEPT))
+        if values == _NOTHING:
             return _NO_ARGS
         try:
-            known = self.numbered.get(found)
+            known = self.numbered.get(values)
         except TypeError:  # a list among them, of another writer
             return {key: args[key] for key in _KEPT if key in args}
         if known is None:
-            known = self.numbered[found] = {key: args[key] for key in _KEPT if key in args}
+            known = self.numbered[values] = {key: args[key] for key in _KEPT if key in args}
         return known
 
     def events(self) -> Events:

@@ -103,8 +103,8 @@ class IterationReader:
         self, step: HostStep, end_s: float, collectives: Sequence[CollectiveTimes]
     ) -> dict[str, list[Interval]]:
         """Return what the host waits for where it launches it: what is not DDP's, and what `fully_shard` gathers."""
-        found = [c for c in collectives if not c.own]
-        if not found and (step.reducer or not collectives):
+        foreign = [c for c in collectives if not c.own]
+        if not foreign and (step.reducer or not collectives):
             return {}
         if not step.reducer and self._sent.sharded:
             sharded = {_SHARDED: union((c.started_s, min(c.finished_s, end_s)) for c in collectives if c.own)}
@@ -114,7 +114,7 @@ class IterationReader:
         first, last = (bisect_left(operators, s, key=lambda event: event.start_s) for s in (step.forward_s, end_s))
         computing = union((e.start_s, e.end_s) for e in operators[first:last] if e.name.startswith("aten::"))
         busy = union([*computing, *sharded.get(_SHARDED, [])])
-        spans = ((c.operation, max(c.arrived_s, step.forward_s), min(c.finished_s, end_s)) for c in found)
+        spans = ((c.operation, max(c.arrived_s, step.forward_s), min(c.finished_s, end_s)) for c in foreign)
         return {**_find_exposed(spans, busy), **{name: each for name, each in sharded.items() if each}}
 
     def _collective(self, index: int, sent: Sent, step: HostStep) -> CollectiveTimes:
@@ -128,7 +128,7 @@ class IterationReader:
             parameters = self._mapping.order[begin:after]
             if size_bytes is None:
                 size_bytes = sum(self._mapping.parameters[number].size_bytes for number in parameters) or None
-        made = CollectiveTimes(
+        times = CollectiveTimes(
             index=index,
             size_bytes=size_bytes,
             parameters=parameters,
@@ -141,8 +141,8 @@ class IterationReader:
             ranks=call.ranks,
         )
         if not parameters or size_bytes is None:
-            return made
-        return BucketTimes(**{each.name: getattr(made, each.name) for each in fields(made)}, written_s=end_s)
+            return times
+        return BucketTimes(**{each.name: getattr(times, each.name) for each in fields(times)}, written_s=end_s)
 
     def _computed_s(self, launched_before_s: float) -> float:
         """Return when the device was done with what the host had launched by then."""
@@ -301,13 +301,13 @@ def _find_exposed(spans: Iterable[tuple[str, float, float]], busy: Sequence[Inte
     for operation, start_s, end_s in spans:
         if end_s > start_s:
             by_operation.setdefault(operation, []).append((start_s, end_s))
-    counted, found = list(busy), {}
+    counted, exposed = list(busy), {}
     for operation, each in sorted(by_operation.items()):
         alone = without(union(each), counted)
         if alone:
-            found[operation] = alone
+            exposed[operation] = alone
             counted = union([*counted, *alone])
-    return found
+    return exposed
 
 
 def _blocked_s(exposed: _Exposed, start_s: float, end_s: float) -> float:
@@ -335,19 +335,19 @@ def buckets_in(traced: DissectedTrace) -> list[dict[str, float]]:
     """
     if not traced.file.events.works:
         return []
-    found = [
+    steps = [
         (step.forward_s, iteration.buckets)
         for step, iteration in zip(traced.steps, read_iterations(traced), strict=True)
         if iteration.synced and len(iteration.buckets) == len(step.collectives)
     ]
-    usual = min((len(buckets) for _, buckets in found), default=0)
-    return [_describe_bucket(number, [(start_s, each[number]) for start_s, each in found]) for number in range(usual)]
+    usual = min((len(buckets) for _, buckets in steps), default=0)
+    return [_describe_bucket(number, [(start_s, each[number]) for start_s, each in steps]) for number in range(usual)]
 
 
-def _describe_bucket(number: int, found: Sequence[tuple[float, BucketTimes]]) -> dict[str, float]:
-    first = found[0][1]
+def _describe_bucket(number: int, occurrences: Sequence[tuple[float, BucketTimes]]) -> dict[str, float]:
+    first = occurrences[0][1]
     moments = ("ready_s", "launched_s", "started_s", "finished_s")
-    times = {name: [getattr(bucket, name) - start_s for start_s, bucket in found] for name in moments}
-    times |= {"skew_s": [each.wait_s for _, each in found], "wire_s": [each.on_wire_s for _, each in found]}
+    times = {name: [getattr(bucket, name) - start_s for start_s, bucket in occurrences] for name in moments}
+    times |= {"skew_s": [each.wait_s for _, each in occurrences], "wire_s": [each.on_wire_s for _, each in occurrences]}
     what = {"index": number, "parameters": len(first.parameters), "size_bytes": first.size_bytes}
     return what | {name: round(median(each), _NANOSECONDS) for name, each in times.items()}

@@ -123,8 +123,8 @@ def _with_dtypes(mapping: Mapping, dtypes: Sequence[str | None], source: str) ->
             parameters[index] = replace(parameters[index], dtype=dtype)
     if not others:
         return mapping
-    found = ", ".join(f"{count} of {what}" for what, count in others.items())
-    return Mapping(tuple(parameters), mapping.order, f"{mapping.how}; gradients are the trace's: {found} in {source}")
+    changes = ", ".join(f"{count} of {what}" for what, count in others.items())
+    return Mapping(tuple(parameters), mapping.order, f"{mapping.how}; gradients are the trace's: {changes} in {source}")
 
 
 def _mismatch(buckets: Sequence[tuple[int, int]], order: Sequence[int], parameters: Sequence[Parameter]) -> str | None:
@@ -156,20 +156,20 @@ def forward_use_in(
         forward, backward, end = (
             bisect_left(starts, moment_s) for moment_s in (step.forward_s, step.backward_s, step.end_s)
         )
-        made = {event.args[_NUMBER]: event for event in events.operators[forward:backward] if _NUMBER in event.args}
-        if not made:
+        numbered = {event.args[_NUMBER]: event for event in events.operators[forward:backward] if _NUMBER in event.args}
+        if not numbered:
             return None, _NOT_KNOWN + "no operator has a sequence number"
-        operators = _first_readers(events.operators[backward:end], step.accumulations, made)
+        operators = _first_readers(events.operators[backward:end], step.accumulations, numbered)
         if missing := operators.count(None):
             what = f"{missing} of {len(operators)} gradients come from operators that are not in forward"
             return None, _NOT_KNOWN + what
-        found = [operator for operator in operators if operator is not None]
-        uses.append(_use(step, found, timeline, mapping))
+        readers = [operator for operator in operators if operator is not None]
+        uses.append(_use(step, readers, timeline, mapping))
     return median_use(uses), "when forward needs its parameters is known by the sequence numbers of operators"
 
 
 def _first_readers(
-    backward: Sequence[HostEvent], accumulations: Sequence[HostEvent], made: Table[object, HostEvent]
+    backward: Sequence[HostEvent], accumulations: Sequence[HostEvent], numbered: Table[object, HostEvent]
 ) -> list[HostEvent | None]:
     """Return for each accumulation the operator of forward that first read its parameter, None where it is not there.
 
@@ -177,13 +177,13 @@ def _first_readers(
     """
     nodes = [event for event in backward if event.name.startswith(NODE) and not event.name.endswith(ACCUMULATE)]
     begun = [node.start_s for node in nodes]
-    found: list[HostEvent | None] = []
+    readers: list[HostEvent | None] = []
     for accumulation in accumulations:
         before = bisect_left(begun, accumulation.start_s)
         node = next((node for node in reversed(nodes[:before]) if node.thread == accumulation.thread), None)
         known = node is not None and node.args.get(_THREAD) == nodes[0].args.get(_THREAD)
-        found.append(made.get(node.args.get(_NUMBER)) if node is not None and known else None)
-    return found
+        readers.append(numbered.get(node.args.get(_NUMBER)) if node is not None and known else None)
+    return readers
 
 
 def _use(step: HostStep, operators: Sequence[HostEvent], timeline: TimelineWithoutDdp, mapping: Mapping) -> ForwardUse:

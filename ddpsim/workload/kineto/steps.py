@@ -310,15 +310,15 @@ def _hooks(
     starts = [mark.start_s for mark in marks]
     outer = {node.start_s: node for node in nodes if node.name.endswith(ACCUMULATE)}
     outer_starts = sorted(outer)
-    found = []
+    intervals = []
     for accumulation in accumulations:
         index = bisect_right(outer_starts, accumulation.start_s) - 1
         if index < 0 or (node := outer[outer_starts[index]]).end_s < accumulation.end_s:
             continue
         first = bisect_left(starts, accumulation.end_s)
         if first < len(starts) and starts[first] < node.end_s:
-            found.append(HostInterval(accumulation.end_s, max(accumulation.end_s, node.end_s - tail_s)))
-    return found
+            intervals.append(HostInterval(accumulation.end_s, max(accumulation.end_s, node.end_s - tail_s)))
+    return intervals
 
 
 def _usual_tail(nodes: Sequence[HostEvent], functions: Mapping[str, Sequence[HostEvent]]) -> float:
@@ -344,7 +344,7 @@ def _collectives(
     hooks = [node for node in nodes if node.name.endswith(ACCUMULATE)]
     starts, arrived = [hook.start_s for hook in hooks], [accumulation.start_s for accumulation in accumulations]
     parameters = [event for event in inside if event.name == "record_param_comms"]
-    found: list[BucketAllreduce] = []
+    buckets: list[BucketAllreduce] = []
     hooked = []
     for call in (event for event in inside if event.name == "c10d::allreduce_"):
         hook = bisect_right(starts, call.start_s) - 1
@@ -356,10 +356,10 @@ def _collectives(
         )
         nelems, dtype = args.get("In msg nelems"), dtype_named(args.get("dtype"))
         elements, after = nelems if isinstance(nelems, int) else None, bisect_right(arrived, call.start_s)
-        new = elements is not None or not found or found[-1].after < after
+        new = elements is not None or not buckets or buckets[-1].after < after
         if new and (dtype is None or "float" in dtype):
-            found.append(BucketAllreduce(call.start_s, after, elements, dtype))
-    return found, hooked
+            buckets.append(BucketAllreduce(call.start_s, after, elements, dtype))
+    return buckets, hooked
 
 
 _COMMUNICATION = ("nccl", "rccl", "msccl")

@@ -161,10 +161,10 @@ def _check_device(events: Events, backend: str, place: str) -> None:
     if any(work.launch is not None for work in events.works):
         return
     names = {event.name.partition("::")[0] for event in events.operators if "::" in event.name}
-    said = [*sorted(events.unread), *events.processes, *sorted(names), backend]
-    found = next((text for text in said if _ACCELERATORS.search(text)), None)
-    if found is not None:
-        by = shorten(found, 60)
+    texts = [*sorted(events.unread), *events.processes, *sorted(names), backend]
+    mark = next((text for text in texts if _ACCELERATORS.search(text)), None)
+    if mark is not None:
+        by = shorten(mark, 60)
         what = f"recorded on an accelerator that is neither CUDA's nor ROCm's, by {by}: it is not supported"
         raise TraceError(what, place=place, remedy="give traces of NVIDIA's or AMD's GPUs, or of CPUs")
 
@@ -190,8 +190,8 @@ class DissectedTrace:
 def open_trace(path: str | Path, shapes: Workload | None = None) -> DissectedTrace:
     """Read a trace and take it apart; arguments and errors are those of `import_trace`."""
     file = read_kineto(path)
-    found = find_steps(file.events, file.place)
-    steps, notes = _select_alike(found)
+    all_steps = find_steps(file.events, file.place)
+    steps, notes = _select_alike(all_steps)
     mapping = map_arrivals(steps, shapes, file.place)
     # Of collectives that layers make by themselves a workload knows nothing.
     if steps[-1].reducer and (calls := foreign_calls(calls_in(file.events.operators), steps[-1])):
@@ -202,7 +202,7 @@ def open_trace(path: str | Path, shapes: Workload | None = None) -> DissectedTra
             else "count as computation, with their waits"
         )
         notes.append(f"forward and backward hold collectives that are not DDP's, {many} a step: they {what}")
-    return DissectedTrace(file, steps, TimelineWithoutDdp(file.events.works, found), mapping, notes)
+    return DissectedTrace(file, steps, TimelineWithoutDdp(file.events.works, all_steps), mapping, notes)
 
 
 def import_trace(path: str | Path, shapes: Workload | None = None) -> Imported:
@@ -261,7 +261,7 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
             "how": "imported from a Kineto trace; the profiler slows the host",
             "mapping": mapping.how,
             "forward_use": known,
-            **({"accumulation": said} if (said := accumulation_in(steps)) else {}),
+            **({"accumulation": accumulation} if (accumulation := accumulation_in(steps)) else {}),
         },
     )
     batch = (
@@ -281,16 +281,16 @@ class _Record:
 def _select_alike(steps: Sequence[HostStep]) -> tuple[list[HostStep], list[str]]:
     """Return the micro-batches with the usual number of gradients, and notes on what they and the others are."""
     usual = statistics.mode(len(step.accumulations) for step in steps)
-    kept = [step for step in steps if len(step.accumulations) == usual]
+    alike = [step for step in steps if len(step.accumulations) == usual]
     others = [
         f"{s.name}: {len(s.accumulations)} gradients instead of {usual}, left out"
         for s in steps
         if len(s.accumulations) != usual
     ]
-    sent = {s[0].name: sum(len(each.collectives) for each in s) for s in micro_batches_of(kept)}
+    sent = {s[0].name: sum(len(each.collectives) for each in s) for s in micro_batches_of(alike)}
     cut = "; ".join(f"{name}: {count} allreduces" for name, count in sent.items() if count)
-    said = [f"communication and DDP's own work cut out ({cut})"] if cut else []
-    return kept, [*others, *said, *filter(None, [accumulation_in(kept)])]
+    removed = [f"communication and DDP's own work cut out ({cut})"] if cut else []
+    return alike, [*others, *removed, *filter(None, [accumulation_in(alike)])]
 
 
 def accumulation_in(steps: Sequence[HostStep]) -> str:
