@@ -115,7 +115,8 @@ def check_domain(topology: Cluster, place: str) -> None:
     template = topology.groups[0].template
     if len(topology.groups) > 1:
         raise TopologyError("nodes of a domain are alike", place=where, remedy="write one `node`, not `templates`")
-    if not all(_is_switched(template, gpu.name) for gpu in template.gpus):
+    switched = {link.source for link in template.links if link.target_kind == VertexKind.NVSWITCH}
+    if not all(gpu.name in switched for gpu in template.gpus):
         raise TopologyError(f"{template.name} has no NVSwitch", place=where, remedy="give its node `nvswitch`")
     if domain.nodes > topology.nodes:
         what = f"a domain of {domain.nodes} nodes is larger than the cluster, which has {topology.nodes}"
@@ -129,10 +130,6 @@ def check_domain(topology: Cluster, place: str) -> None:
     if topology.gpus_per_node not in (None, len(template.gpus)):
         what = f"{topology.gpus_per_node} ranks a node are part of a tray, which has {len(template.gpus)} GPUs"
         raise TopologyError(what, place=f"{place}: gpus_per_node", remedy="leave it out, and ask for fewer `nodes`")
-
-
-def _is_switched(template: NodeTemplate, gpu: str) -> bool:
-    return any(link.source == gpu and link.target_kind == VertexKind.NVSWITCH for link in template.links)
 
 
 def _number(vertex: Vertex) -> int:

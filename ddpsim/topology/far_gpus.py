@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddpsim.topology.node import NodeTemplate
 from ddpsim.topology.paths import KINDS, find_paths
 from ddpsim.topology.placement import Placement, place
 
@@ -18,15 +17,11 @@ def farthest_from_nics(placement: Placement) -> Placement | None:
     template = placement.classes[0].template
     if placement.nodes == 1 or topology.visible_devices is not None or count == len(template.gpus):
         return None
-    distances = _distances(template)
+    paths = find_paths(template, pxn=False)
+    # How far each GPU is from the NIC nearest to it, as an index of `KINDS`.
+    distances = [min(KINDS.index(paths[gpu.name, nic.name].kind) for nic in template.nics) for gpu in template.gpus]
     farthest = sorted(range(len(distances)), key=lambda number: (-distances[number], number))[:count]
     if sum(distances[:count]) == sum(distances[number] for number in farthest):
         return None
     other = replace(topology, visible_devices=tuple(sorted(farthest)), gpus_per_node=None)
     return place(other, placement.nodes, count)
-
-
-def _distances(template: NodeTemplate) -> list[int]:
-    """Return how far each GPU is from the NIC nearest to it, as an index of `KINDS`."""
-    paths = find_paths(template, pxn=False)
-    return [min(KINDS.index(paths[gpu.name, nic.name].kind) for nic in template.nics) for gpu in template.gpus]

@@ -188,7 +188,8 @@ def _classes(topology: Cluster, nodes: int) -> tuple[NodeClass, ...]:
         # Links that are slow on every node are in the template; nodes with slow links of their own are set apart,
         # those that are slow alike as one class, so that thousands of nodes stay a few templates on which paths and
         # rings are searched once.
-        base = template.degrade({e.link: e.change for e in everywhere if _has(template, e.link)})
+        names = {link.name for link in template.links}
+        base = template.degrade({e.link: e.change for e in everywhere if e.link.replace("-", ">") in names})
         regular: Sequence[int] = indices
         odd = [node for node in indices if node in special]
         for node in odd:
@@ -212,10 +213,6 @@ def _ranges(topology: Cluster, nodes: int) -> list[tuple[NodeTemplate, range]]:
             ranges.append((group.template, range(start, end)))
         start = max(start, end)
     return ranges
-
-
-def _has(template: NodeTemplate, name: str) -> bool:
-    return name.replace("-", ">") in {link.name for link in template.links}
 
 
 def _find_changed(declared: NodeTemplate, actual: NodeTemplate) -> tuple[Link, ...]:

@@ -225,7 +225,8 @@ def has_peak(spec: GpuSpec, precision: str, autocast_dtype: str | None) -> bool:
 
     Autocast to bfloat16 needs that of `bf16` too: a GPU whose matrix units take float16 alone emulates it without them.
     """
-    return precision in spec.peaks and ("bf16" in spec.peaks or not _casts_to_bfloat16(precision, autocast_dtype))
+    casts_to_bfloat16 = precision == "amp" and autocast_dtype == "bfloat16"
+    return precision in spec.peaks and ("bf16" in spec.peaks or not casts_to_bfloat16)
 
 
 def check_peak(gpu: AchievedGpu, precision: str, autocast_dtype: str | None, place: str, remedy: str) -> None:
@@ -248,10 +249,6 @@ def check_peak(gpu: AchievedGpu, precision: str, autocast_dtype: str | None, pla
         what = f"{gpu.name} has no figures for precision 'bf16', to which the step's autocast casts"
         remedy = "use torch.autocast(dtype=torch.float16) with a GradScaler there, or another GPU"
     raise WorkloadError(what, place=place, remedy=remedy)
-
-
-def _casts_to_bfloat16(precision: str, autocast_dtype: str | None) -> bool:
-    return precision == "amp" and autocast_dtype == "bfloat16"
 
 
 class _GpuTable(Mapping[str, AchievedGpu]):

@@ -88,10 +88,18 @@ class IterationProfile:
         Args:
             one_clock: whether the host's time is the computation, so that it is scaled too.
         """
-        forward, backward, optimizer = (phases.get(phase, 1.0) for phase in PHASES)
-        host = phases if one_clock else {}
-        forward_host, backward_host, optimizer_host = (host.get(phase, 1.0) for phase in PHASES)
-        phased = replace(
+        device = [phases.get(phase, 1.0) for phase in PHASES]
+        return self._scale_clocks(device if one_clock else [1.0] * len(PHASES), device)
+
+    def scale(self, compute: float, host: float) -> IterationProfile:
+        """Return this pace with device work times `compute` and host time times `host`."""
+        return self._scale_clocks([host] * len(PHASES), [compute] * len(PHASES))
+
+    def _scale_clocks(self, host: Sequence[float], device: Sequence[float]) -> IterationProfile:
+        """Return this pace with both clocks of forward, backward and optimizer times their factors."""
+        forward_host, backward_host, optimizer_host = host
+        forward, backward, optimizer = device
+        scaled = replace(
             self,
             forward_host=self.forward_host * forward_host,
             forward_work=self.forward_work * forward,
@@ -102,25 +110,9 @@ class IterationProfile:
             optimizer_host=self.optimizer_host * optimizer_host,
             optimizer_work=self.optimizer_work * optimizer,
         )
-        return replace(phased, idle_s=self._idle_of(phased))
-
-    def scale(self, compute: float, host: float) -> IterationProfile:
-        """Return this pace with device work times `compute` and host time times `host`."""
-        scaled = IterationProfile(
-            self.forward_host * host,
-            self.forward_work * compute,
-            self.order,
-            self.host * host,
-            self.work * compute,
-            self.lag,
-            self.tail_host * host,
-            self.tail_work * compute,
-            self.optimizer_host * host,
-            self.optimizer_work * compute,
-            self.idle_s,
-            self.missed,
-        )
-        return replace(scaled, idle_s=self._idle_of(scaled))
+        # The host may be the slower one at one pace and not at another: what the device must idle is worked out anew,
+        # what was recorded beyond that has other causes and stays.
+        return replace(scaled, idle_s=scaled.least_idle_s + max(0.0, self.idle_s - self.least_idle_s))
 
     @property
     def least_idle_s(self) -> float:
@@ -135,10 +127,6 @@ class IterationProfile:
         begin = max(self.forward_host, ahead + self.forward_work)
         behind = self.forward_host + np.cumsum(self.host) + self.lag - begin - np.cumsum(self.work)
         return max(0.0, float(behind.max()))
-
-    def _idle_of(self, scaled: IterationProfile) -> float:
-        """Return what the device idles at a pace scaled from this one: the least, and what was recorded beyond it."""
-        return scaled.least_idle_s + max(0.0, self.idle_s - self.least_idle_s)
 
 
 def paces(

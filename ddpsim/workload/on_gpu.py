@@ -9,7 +9,7 @@ from ddpsim.topology.gpus.table import find_shipped_gpu
 from ddpsim.workload.anchors import MEASURED_ON, RooflineFactors
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import AchievedGpu, gpu_named, kind_of
-from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer, optimizer_named
+from ddpsim.workload.optimizers import OPTIMIZERS, optimizer_named
 from ddpsim.workload.profile import Workload
 
 REMEDY = "make the file with `python -m ddpexec estimate --step ...` or `--model ...`, which keeps the operators in it"
@@ -68,8 +68,11 @@ def estimate_on_gpu(
     if wanted == source.precision and (same_gpu or not _has_shipped_shares(source)):
         pace = RooflineFactors.if_scaled(source.provenance, source.name)
     shape = ModelShape.of(source, source.operators.with_batch(batch))
+    # A file that names no optimizer was estimated with that of the shipped workloads.
+    name, clipped, _ = str(source.provenance.get("optimizer")).partition(_CLIPPED)
+    optimizer = optimizer_named(name, clipping=bool(clipped)) if name in OPTIMIZERS else None
     options = EstimateOptions(
-        optimizer=_optimizer(source), pace=pace, tensor_parallel=tensor_parallel, expert_parallel=expert_parallel
+        optimizer=optimizer, pace=pace, tensor_parallel=tensor_parallel, expert_parallel=expert_parallel
     )
     estimated = estimate(shape, target, wanted, options)
     if not same_gpu and pace is not None:
@@ -101,9 +104,3 @@ def _check_parts(source: Workload, what: str) -> None:
         raise WorkloadError(f"{what}, and its operators are not known", place=source.name, remedy=REMEDY)
     if not source.estimated:
         raise WorkloadError(f"{what}, and its times were recorded of whole ones", place=source.name, remedy=REMEDY)
-
-
-def _optimizer(source: Workload) -> Optimizer | None:
-    """Return the optimizer that a file was estimated with; None is that of the shipped workloads."""
-    name, clipped, _ = str(source.provenance.get("optimizer")).partition(_CLIPPED)
-    return optimizer_named(name, clipping=bool(clipped)) if name in OPTIMIZERS else None
