@@ -10,7 +10,7 @@ from ddpsim.topology.declared import Cluster, DegradedLink, NodeGroup, SharedFab
 from ddpsim.topology.placement import Placement, place
 
 MOST_BESIDE = 128
-"""Nodes of two jobs at most, whose links are each told apart; chosen by hand, so that a command answers within 10 s."""
+"""Nodes of two jobs together, at most: each has links of its own in the graph; by hand, to answer in 10 s."""
 
 _MOST_NUMBERED = 8 * MOST_BESIDE
 """Nodes of the machine up to the last that either job has, at most."""

@@ -75,7 +75,7 @@ NIC_KINDS: Mapping[str, NicKind] = {
         NicKind("gvnic", "NET/Socket", False, None, "TCP", f"{_SOCKETS}Google's, 4 threads of one socket", threads=4),
     )
 }
-"""What a card may be; `ethernet` is `tcp` of which nobody said that it is not RoCE.
+"""What a card may be; `ethernet` is modelled as `tcp`, though it may be RoCE.
 
 `lone` is of three sites; four nodes of one GPU over InfiniBand (Baskerville) reach all of it, and sockets (its 25 GbE)
 too.

@@ -1,4 +1,4 @@
-"""One entry for every format a topology is imported from, told apart by its text."""
+"""One function that imports a topology, whatever its format: that is recognised by the text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What `rocm-smi --showtopo` prints as a topology of one node.
 
 Of its parts the reader takes three: link types (XGMI, PCIE), hops (XGMI over several hops is no link of its own), and
-the NUMA node of each GPU. It tells neither the GPUs' model nor NICs, and of two dies of a board not how many links join
+the NUMA node of each GPU. It has neither the GPUs' model nor NICs, and of two dies of a board not how many links join
 them: those of a shipped machine with the same pairs are taken.
 """
 

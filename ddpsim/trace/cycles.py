@@ -14,7 +14,7 @@ class _Stepping(Protocol):
 
 
 Iterated = TypeVar("Iterated", bound=_Stepping)
-"""What tells of one iteration, and whether a step of the optimizer ends it."""
+"""A record of one iteration that says whether a step of the optimizer ends it."""
 
 
 def _options(trace: Trace) -> Mapping[str, object]:

@@ -118,7 +118,7 @@ class CollectiveTimes:
         finished_s: it ended on this rank.
         operation: of the process group, that carried it; as torch names it in a profiler's trace.
         own: it is DDP's or the sharding's, not one that a layer or the loop makes.
-        ranks: that take part; None where nobody says.
+        ranks: how many take part; None where that is not known.
         name, group: of the call and its process group, where a trace names them.
     """
 
@@ -229,48 +229,52 @@ PHASES = ("input", "forward", "backward", "optimizer", "hooks")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
-    """One iteration of one rank; `end_s` is the start of the next forward.
+    """One iteration of one rank.
 
-    The six parts sum to `end_s - start_s`: what is none of the other five (hooks, copies, launches, write-back) is
-    `ddp_overhead_s`. `synced` is False under `no_sync`, `stepped` where
-    no step of the optimizer ends the iteration, for gradients are accumulated. `held_up_s` is how long forward was
-    interrupted, in a schedule whose messages and updates the next forward waits for: time of other parts. `input_s` is
-    how long a batch was waited for, a seventh part; None where loading data is no part of it. A simulated iteration
-    begins with it, as forward waits for its own batch; a recorded one ends with it, in the wait for the next.
-    `layer_comm_s` is how long layers waited for their own messages, as those of tensor parallelism, an eighth part;
-    None where they have none. `parts` are what each device did of a rank that has several, which compute in turn:
-    times of other parts, on the clock of all; empty of a rank with one.
-
-    `others` are the collectives that are no bucket: of layers, of a sharding, of the loop. Of a profiler's trace
-    `overhead_s` is `ddp_overhead_s`, told by itself, and `waits_s` are more parts of the step, by names as
-    `all_to_all_s`: how long it did nothing but wait for collectives that are not DDP's. `host_s` and `device_s` are
-    what host and device worked by phase (`PHASES`), waits left out; empty where the parts say it. `whole` is False of
-    a last step whose end nobody saw.
+    Six parts sum to `end_s - start_s`: the five below, and `ddp_overhead_s`, which is what is none of them (hooks,
+    copies, launches, write-back). An iteration that waits for its batch or for messages of layers has more parts.
     """
 
     rank: Whole
     index: Whole
     start_s: Moment
     end_s: Moment
+    """The start of the next forward."""
     forward_s: Moment
     backward_compute_s: Moment
     exposed_comm_s: Moment
     buffer_broadcast_s: Moment
     optimizer_s: Moment
     held_up_s: Moment = 0.0
+    """How long forward was interrupted, in a schedule where it waits for messages and updates: time of other parts."""
     input_s: Moment | None = None
+    """How long a batch was waited for, a seventh part; None where loading data is no part of the iteration.
+
+    A simulated iteration begins with it, as forward waits for its own batch; a recorded one ends with it, in the wait
+    for the next.
+    """
     synced: bool = True
+    """False under `no_sync`."""
     stepped: bool = True
+    """False where no step of the optimizer ends the iteration, as gradients are accumulated."""
     buckets: Annotated[tuple[BucketTimes, ...], STATED] = ()
     gradients: Annotated[tuple[Gradient, ...], AsRows(), STATED] = ()
     layer_comm_s: Moment | None = None
+    """How long layers waited for their own messages, as those of tensor parallelism, an eighth part; None without."""
     others: Annotated[tuple[CollectiveTimes, ...], NotInFile] = ()
+    """Collectives that are no bucket: of layers, of a sharding, of the loop."""
     parts: tuple[PartTimes, ...] = ()
+    """What each device did of a rank that has several, which compute in turn: time of other parts; empty with one."""
     overhead_s: Annotated[float | None, NotInFile] = None
+    """`ddp_overhead_s` of a profiler's trace; None where it is the rest."""
     waits_s: Annotated[Mapping[str, float], NotInFile] = field(default_factory=dict)
+    """More parts of a profiler's trace, as `all_to_all_s`: waits for nothing but collectives that are not DDP's."""
     host_s: Annotated[Mapping[str, float], NotInFile] = field(default_factory=dict)
+    """What the host worked by phase (`PHASES`), waits left out; empty where the parts say it."""
     device_s: Annotated[Mapping[str, float], NotInFile] = field(default_factory=dict)
+    """What the device worked by phase; likewise."""
     whole: Annotated[bool, NotInFile] = True
+    """False of a last step of which the trace has no end."""
 
     def __repr__(self) -> str:
         what = f"{len(self.buckets)} buckets, {len(self.gradients)} gradients"

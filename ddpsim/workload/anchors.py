@@ -17,7 +17,7 @@ DEVICE_REPEATS = 0.001
 launches vary by per cents (5.7 % of an RTX 4090's of 66.9 ms). Both pages are in studies/estimates/sources.yaml."""
 
 GIVEN = "given by the user"
-"""Source of a time that nobody published."""
+"""Source of a time that is not published."""
 ROOFLINE_BAND = (-0.18, 0.28)
 """10th and 90th percentile of log(measured / estimated) where nothing but the GPU's figures is known: of the first
 half of the published steps, each machine as one (`python -m studies.estimates.estimates_fit`). A step that is given and
@@ -32,7 +32,7 @@ TERM_SHARES = "device_terms"
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A time that somebody measured on one GPU.
+    """A time that was measured on one GPU.
 
     Attributes:
         phase: `step`, or one of `PHASES`.

@@ -44,14 +44,14 @@ class NamedOnDevice(Protocol):
 
     @property
     def device(self) -> str | None:
-        """Where it lives; None where that is not said."""
+        """The device that it is on; None where that is not known."""
 
 
 def check_devices_told(name: str, parts: Sequence[DevicePart], parameters: Sequence[Parameter]) -> None:
-    """Refuse the workload `name` whose parameters are on several devices, and whose `parts` are not told.
+    """Refuse the workload `name` where its parameters are on several devices and its `parts` are missing.
 
     Raises:
-        WorkloadError: as said.
+        WorkloadError: parameters on several devices, without parts.
     """
     used = list(dict.fromkeys(each.device for each in parameters))
     if len(used) > 1 and not parts:

@@ -1,4 +1,4 @@
-"""Workloads that nobody measured: a model's operators put on a GPU by a roofline, and saying so.
+"""Workloads that were not measured: a model's operators timed on a GPU by a roofline, and marked as estimated.
 
 Each operator takes the longer of its arithmetic at the achieved share of peak and its memory traffic at the achieved
 share of bandwidth (Williams et al., "Roofline", CACM 2009), but no less than a kernel's own minimum. The host launches
@@ -133,11 +133,12 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateOptions:
-    """What is known of an estimated step beside its operators.
+    """What an estimate goes by besides the step's operators.
 
     Attributes:
         anchors: measured times that the estimate is scaled to.
-        optimizer: is not scaled with the rest where it is given; None is SGD with momentum, which is.
+        optimizer: of the step, whose time keeps the roofline's when the rest is scaled; None is SGD with momentum,
+            which is scaled like the rest.
         pace: of another estimate for the same GPU, that has been scaled to a measured time; None is the roofline's.
         accumulate: micro-batches of the measured step; the estimate is of one.
         without: terms of `roofline.SWITCHES` that take no device time.

@@ -5,9 +5,9 @@ routes its own tokens; an all-to-all brings each to the rank that has its expert
 made of it back (combine), and in backward the gradients go the same two ways. A rank then computes the tokens of all
 ranks of its group for the experts that it has: as many as before, by fewer weights.
 
-Experts are told by the names of their parameters: modules of a list whose name ends in `experts`. Their operators lie
-between the first that reads one of an expert's parameters and the first of the next one's, in backward between the
-last gradients of two. Tokens are taken to be spread over the ranks of a group evenly.
+Experts are recognised by the names of their parameters: modules of a list whose name ends in `experts`. Their
+operators lie between the first that reads one of an expert's parameters and the first of the next one's, in backward
+between the last gradients of two. Tokens are taken to be spread over the ranks of a group evenly.
 
 Start at `experts_on_ranks`; `Mixture` finds one layer's experts among the operators, `_RankOperators` takes a rank's
 share.
@@ -259,7 +259,7 @@ def _check_once(mixtures: Sequence[Mixture], forward: Sequence[Operator], backwa
     """Refuse experts that backward computes again: more than the two products of each of theirs.
 
     Raises:
-        WorkloadError: as said.
+        WorkloadError: an expert that is computed again.
     """
     for mixture in mixtures:
         own = {_sizes(product) for span in mixture.spans[0] for at in span if (product := forward[at].product)}

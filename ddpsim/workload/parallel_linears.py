@@ -2,8 +2,8 @@
 
 A block of Megatron-LM (Shoeybi et al. 2019, section 3) is column-parallel linears, what is computed of their outputs
 alone, and a row-parallel linear whose output is as wide as what came in: queries, keys, values, attention and its
-projection; or the two or three linears of a feed-forward network. They are told by the sizes of their products and by
-where attention stands among them.
+projection; or the two or three linears of a feed-forward network. They are recognised by the sizes of their products
+and by the place of attention among them.
 
 Start at `blocks_in` for forward; `backward_spans` finds the same blocks in backward.
 """

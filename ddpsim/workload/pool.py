@@ -22,7 +22,7 @@ def pool_captures(captures: Sequence[Workload]) -> Workload:
 
     Raises:
         WorkloadError: captures of different steps: another name, device, precision, batch size or parameters, or with
-            another number of ranks beside.
+            another number of ranks that ran at the same time.
     """
     first = captures[0]
     for each in captures[1:]:

@@ -196,7 +196,7 @@ class Workload:
         tensor: of a step that one of several ranks computes a part of, their number and messages; None of a whole step.
             No file has it.
         experts: likewise, of a step whose mixtures of experts are spread over ranks.
-        boundary_bytes: of activations between two layers of a transformer; None where nobody asked, or where they are
+        boundary_bytes: of activations between two layers of a transformer; None where not counted, or where they are
             not known. No file has it.
         devices: of a rank that has several, in forward's order; empty where it has one.
         frozen: parameters that take no gradient, in registration order. Where an index may be of any parameter, theirs

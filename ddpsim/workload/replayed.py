@@ -32,8 +32,8 @@ def was_compiled(workload: Workload) -> bool:
 def spread_out(workload: Workload) -> Workload:
     """Return a step that was recorded in one graph with the gradients that smaller graphs would give.
 
-    When they would come nobody recorded: in reverse order of registration, each after the share of backward that its
-    bytes are of all. An estimate, which counts operators one by one, stays as it is, and so does an eager step.
+    Their times are assumed: in reverse order of registration, each after the share of backward that its bytes are of
+    all. An estimate, which counts operators one by one, stays as it is, and so does an eager step.
     """
     if workload.estimated or not was_compiled(workload):
         return workload
@@ -178,7 +178,7 @@ def with_optimizer(workload: Workload, name: str | None, *, clipping: bool) -> W
 def clipping_share(workload: Workload) -> float | None:
     """Return the share of the optimizer's device time that clipping gradients is; None where it is not known.
 
-    A workload is asked that was estimated with its optimizer named; others clip nothing that is known of.
+    It is known of a workload that was estimated with its optimizer named.
     """
     clipped = optimizer_of_kind(workload.optimizer_kind)
     if clipped is None or not workload.estimated or (gpu := gpu_of(workload.gpu, workload.provenance)) is None:

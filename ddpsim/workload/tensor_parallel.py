@@ -214,7 +214,7 @@ class _Cutter:
         for index, each in enumerate(self.parameters):
             if each.shape in ((words, width), (words,)):
                 self._cut_weight(index, words)
-        # A weight that is tied to the embedding is no second parameter: the output layer is told by the sizes of its
+        # A weight that is tied to the embedding is no second parameter: the output layer is known by the sizes of its
         # product.
         at = next((at for at, each in enumerate(self.forward) if _sizes(each) == (words, width)), None)
         product = None if at is None else self.forward[at].product

@@ -1,4 +1,4 @@
-"""Host and device of one process, operator by operator: when gradients are complete where nobody measured."""
+"""Host and device of one process, operator by operator: when gradients are complete in an estimated step."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Tell = Callable[[str], Sequence[str]]
 """Gives this rank's words to all ranks and returns those of all, by rank."""
 
 FAILED = -math.inf
-"""In place of all its times, what a rank gives whose predictor failed: no time that a predictor may return."""
+"""What a rank whose predictor failed sends in place of each time: no predictor may return it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class OrderPolicy:
         try:
             self._tell(self._coming)
             times = list(self._predictor.predict())
-        except Exception as error:  # a predictor is anybody's code
+        except Exception as error:  # a predictor is a user's code, which may raise anything
             raise self._failed("predict", error) from error
         return self._check_times(times or [math.nan] * self._count)
 

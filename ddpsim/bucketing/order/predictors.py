@@ -46,7 +46,7 @@ class Predictor(Protocol):
 
 @runtime_checkable
 class KnowsContext(Protocol):
-    """A predictor that is told what is known of a batch: before `observe` of that one's, before `predict` the next."""
+    """A predictor that gets the context of a batch: before `observe` that batch's, before `predict` the next one's."""
 
     def context(self, value: Hashable) -> None:
         """Take the context of the batch to observe or to predict; None where nothing is known."""
@@ -129,7 +129,7 @@ class ByBranch:
     of them used is expected to go unused. Before a branch has been followed, all branches count.
 
     Attributes:
-        MOST: branches that are told apart; those seen least are forgotten.
+        MOST: branches that are remembered; those seen least are forgotten.
     """
 
     MOST = 64
@@ -251,7 +251,7 @@ def _import_predictor(name: str) -> Any:
 
     try:
         return load()
-    except Exception as error:  # whatever a module of somebody else's raises when it is imported
+    except Exception as error:  # importing another's module may raise anything
         raise InputError(f"cannot be imported: {_format_error(error)}", place=place, remedy=remedy) from error
 
 

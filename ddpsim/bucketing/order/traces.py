@@ -16,7 +16,7 @@ class PlanFit:
     """Says how well a plan fits one backward of one rank.
 
     Attributes:
-        rank, iteration: whose.
+        rank, iteration: of the backward.
         tau: Kendall's tau of plan and arrivals over pairs in different buckets.
         held_back_s: the longest that a complete bucket waited for one before it to become complete, in seconds.
     """

@@ -105,7 +105,7 @@ def read_gpu(path: str | Path) -> GpuSpec:
 
 
 def gpu_from(document: Mapping[str, object], place: str, text: str = "") -> GpuSpec:
-    """Return the GPU that `document` describes; a bf16 peak nobody gave is that of amp, but before Ampere.
+    """Return the GPU that `document` describes; without a bf16 peak it has that of amp, from Ampere on.
 
     Args:
         document: keys as `GpuSpec` has them.

@@ -1,4 +1,4 @@
-"""What a trace's files hold beside events: `run.json`, the head of a rank's file, and an iteration's record."""
+"""What a trace's files hold besides events: `run.json`, the head of a rank's file, and an iteration's record."""
 
 from __future__ import annotations
 

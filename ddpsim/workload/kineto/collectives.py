@@ -170,7 +170,7 @@ class DeviceCollectives:
         return last if last is not None and last.operation in ("send_recv", "all_to_all") else None
 
     def _list_on_gloo(self, begin_s: float, end_s: float) -> list[Sent]:
-        """Return what ran on gloo's threads, each with the first call of its operation that is nobody else's."""
+        """Return what ran on gloo's threads, each with the first call of its operation that no other event has."""
         events = self._gloo[bisect_left(self._gloo_starts, begin_s) : bisect_left(self._gloo_starts, end_s)]
         calls = self._calls[bisect_left(self._called, begin_s) : bisect_left(self._called, end_s)]
         free: dict[str, list[Call]] = {}

@@ -1,8 +1,8 @@
 """The events of a Kineto trace: operators and launches on the host, work on the device, and their links.
 
-Of each no more is kept than somebody reads: a trace has thousands of events a step, so that what is done for each of
-them is what reading takes. Times are columns of numbers until all are known; names and arguments that are alike are one
-object.
+A trace has thousands of events a step: the time to read it is the time spent on each event, and its memory what is
+stored of each, so that only the fields that another file here uses are stored. Times are columns of numbers until all
+are known; equal names and arguments are one object.
 
 Start at `Events`, the result, and `_EventTable.take`, which sees every event.
 """
@@ -103,7 +103,7 @@ _WAITS = (
 )  # fmt: skip
 """Runtime calls, CUDA's and HIP's, in which the host waits for the device."""
 _LAUNCHING = ("Launch", "Memcpy", "Memset")
-"""In the names of runtime calls that hand work to the device; the others are half of all, and nobody looks at them."""
+"""In the names of runtime calls that hand work to the device; the others, half of all events, are not used."""
 _KEPT = ("Sequence number", "Fwd thread id", "In msg nelems", "dtype", "Group size")
 _NOTHING = (None,) * len(_KEPT)
 _SHAPES = ("Input Dims", "Input type")
@@ -188,7 +188,7 @@ class _EventTable:
     unread: set[str] = field(default_factory=set)
 
     def take(self, events: Sequence[object], first: int, place: str) -> None:
-        """Take events in, of which the first is the trace's `first`, without the arguments that nobody reads."""
+        """Add events, of which the first is number `first` of the trace, without the arguments that are not used."""
         # This loop sees every event, millions in a long trace, and is most of what reading costs: methods are bound to
         # local names, kinds of events branch here rather than in functions of their own, and equal texts are one
         # object.
@@ -234,9 +234,9 @@ class _EventTable:
                     launches(name, start, start + duration, thread, _correlation(args))
 
     def _is_inner(self, name: str, start: float, end: float, thread: object) -> bool:
-        """Whether it is a part of the operator before it on its thread: nobody asks which; half of all are.
+        """Whether an operator runs inside the one before it on its thread: half of all do, and they are left out.
 
-        What copies buffers is told by its parts, so that those are kept.
+        The broadcast of buffers is recognised by its inner operators, so that those stay.
         """
         if not name.startswith("aten::"):
             return False

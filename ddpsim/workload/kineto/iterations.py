@@ -28,7 +28,7 @@ from ddpsim.workload.kineto.workload import DissectedTrace, TraceFile
 
 _SHARDED = "sharded"
 _NANOSECONDS = 9
-"""Decimals of a second that are told."""
+"""Decimals of a second in what is returned."""
 _Exposed = Table[str, Sequence[Interval]]
 """By operation, disjoint ascending stretches of a step; those of two operations are disjoint too."""
 
@@ -39,7 +39,7 @@ class IterationReader:
     Args:
         file: the trace.
         alone: its time line without DDP.
-        mapping: which parameter each gradient of a step is; None where the trace does not tell.
+        mapping: which parameter each gradient of a step is; None where that is not known.
     """
 
     def __init__(self, file: TraceFile, alone: TimelineWithoutDdp, mapping: Mapping | None) -> None:

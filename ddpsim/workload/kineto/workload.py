@@ -1,4 +1,4 @@
-"""A workload from a Kineto trace of somebody's training, under DDP or alone.
+"""A workload from a Kineto trace of a training, under DDP or on one GPU alone.
 
 A gradient is ready at the end of the last kernel that it depends on: on the compute stream, the last one the host had
 launched when autograd accumulated it. Communication and DDP's own host work and kernels are cut out, and the device's
@@ -150,7 +150,7 @@ def refuse_execution_trace(document: Table[str, object], place: str) -> None:
 
 
 def _check_device(events: Events, backend: str, place: str) -> None:
-    """Refuse a trace of an accelerator whose work is not read: its host alone would pass for a CPU.
+    """Refuse a trace of an accelerator of another kind: its kernels are not read, and it would pass for a CPU's.
 
     Raises:
         TraceError: an empty trace; or one of such an accelerator, by its categories, processes, operators or backend.
