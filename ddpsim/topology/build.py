@@ -251,6 +251,9 @@ class _PcieWalk:
         self._switches, self._adapters = count(), count()
 
     def links(self) -> Iterator[Link]:
+        # Adapters are numbered by socket, whatever order the file lists slots in: the same tree has the same names. A
+        # device leaves `_missing` where it is placed, so that a second place is refused, and what is left at the end
+        # has none.
         for number, slots in sorted(enumerate(self._pcie.slots), key=lambda entry: entry[1].socket):
             root = self._socket(slots, f"slots.{number}")
             yield from self._devices(slots, root, slots.bandwidth)

@@ -251,6 +251,7 @@ class Cluster:
         rates: dict[str, float] = {}
         node = 0
         while node < nodes:
+            # Nodes under the same switches count at once, as a flat fabric may have 100,000 of one template.
             alike = self._count_alike(node, nodes)
             for index, nic in enumerate(self.template_of(node).nics):
                 leaf = self.fabric.leaf(node, index)

@@ -161,6 +161,7 @@ class _PcieTree:
     def __init__(self, template: NodeTemplate) -> None:
         self._parents = template.parents()
         widths = [link.bandwidth for link in self._parents.values()]
+        # The width that most devices have is stated once; the others stand by device, as `load_topology` reads them.
         self._slot = max(widths, key=widths.count, default=PCIE_X16_BANDWIDTH[3])
         self._sockets = template.cpu.sockets
 

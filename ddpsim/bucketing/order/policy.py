@@ -141,6 +141,8 @@ class OrderPolicy:
             mine = self.expected()
         except InputError as error:
             mine, problem = [FAILED] * self._count, str(error)
+        # A rank that failed takes part in the exchange too: the others would wait for it in a collective that never
+        # ends.
         everybody = gather(mine)
         if any(FAILED in times for times in everybody):
             raise InputError(_format_first(tell(problem)), place="predictor")
