@@ -71,7 +71,6 @@ def _numbers(own: int, nodes: int | Sequence[int], *, alternate: bool) -> tuple[
 def _place_on(
     topology: Cluster, numbers: tuple[int, ...], ports: tuple[tuple[str, float], ...], gpus_per_node: int | None
 ) -> Placement:
-    """Return a placement on these nodes of a machine."""
     at = {number: node for node, number in enumerate(numbers)}
     degraded = [
         entry if entry.node is None else DegradedLink(entry.link, at[entry.node], entry.change)

@@ -296,7 +296,7 @@ class _Cutter:
                 yield before
 
     def _cut_all(self, phase: int, at: int) -> None:
-        """Let a rank do its part of an operator."""
+        """Give a rank an equal share of an operator: its arithmetic, all its bytes, and of products fewer of them."""
         each, ranks = (self.forward, self.backward)[phase][at], self.ranks
         product = each.product and (max(each.product[0] // ranks, 1), *each.product[1:])
         self.changed[phase][at] = replace(

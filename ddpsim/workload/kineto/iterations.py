@@ -198,7 +198,7 @@ class IterationReader:
         return start_s, end_s, complete_parts(parts, end_s - start_s)
 
     def _own_backward_s(self, step: HostStep, seconds: float) -> float:
-        """Return what of a device's backward is the model's."""
+        """Return the device's time in backward without what DDP or the sharding adds, `seconds` at most."""
         if not step.reducer and not self._sent.sharded:
             return seconds
         moment = self._alone.moment
@@ -311,7 +311,7 @@ def _find_exposed(spans: Iterable[tuple[str, float, float]], busy: Sequence[Inte
 
 
 def _blocked_s(exposed: _Exposed, start_s: float, end_s: float) -> float:
-    """Return how long of a stretch a rank was held up."""
+    """Return how much of the time from `start_s` to `end_s` the rank only waited for these collectives."""
     return sum(intersection([(start_s, end_s)], each) for each in exposed.values()) if end_s > start_s else 0.0
 
 
