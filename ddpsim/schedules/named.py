@@ -1,4 +1,9 @@
-"""Schemes by name: the shipped ones with their options, and anybody's own."""
+"""Schemes by name: the shipped ones with their options, and anybody's own.
+
+Another scheme is a function from `SchemeInputs` to a `Schedule` and a reader in `_SCHEMES`. Where it sums each gradient
+whole, or has no buckets, `SAME_SUMS` or `WITHOUT_BUCKETS` of `schemes` name it; the help of `scheme` in
+`ddpsim.simulation.jobs.job_options` and `docs/reference/schemes.md` list it.
+"""
 
 from __future__ import annotations
 

@@ -205,19 +205,29 @@ def _named(common: Sequence[str], own: Collection[str], shared: Mapping[str, Ent
 
 
 def exclusions() -> str:
-    """Return the table of options that exclude each other."""
-    head = "| of | option | needs | not beside |\n|---|---|---|---|\n"
-    return head + "".join(
-        f"| {of} | {_as_text(row.option)} | {_as_text(row.needs) if row.needs else ''} | "
-        f"{', '.join(map(_as_text, row.refuses))} |\n"
-        for of, rows in TABLE.items()
-        for row in rows
-    )
+    """Return what excludes what: a line for each kind of job or command, its options one after the other."""
+    lines = []
+    for of, rows in TABLE.items():
+        said: dict[str, list[str]] = {}
+        for row in rows:
+            needed = f"only beside {_as_text(row.needs)}" if row.needs else ""
+            refused = f"not beside {', '.join(map(_as_text, row.refuses))}" if row.refuses else ""
+            said.setdefault(" and ".join(filter(None, [needed, refused])), []).append(_as_text(row.option))
+        each = "; ".join(f"{', '.join(dict.fromkeys(options))} {rest}" for rest, options in said.items())
+        lines.append(textwrap.fill(f"- **{of}**: {each}.", 120, subsequent_indent="  ", break_on_hyphens=False))
+    return "\n".join([*lines, ""])
 
 
 def columns() -> str:
-    """Return a table of the columns: a name, its heading with the unit, what it is."""
-    lines = [f"| `{each.name}` | {heading_of(each.name)} | {each.what} |" for each in COLUMNS.values()]
+    """Return a table of the columns: a name, its heading with the unit, what it is.
+
+    What one means of a step and another of a micro-batch is one row.
+    """
+    said: dict[tuple[str, str], list[str]] = {}
+    for each in COLUMNS.values():
+        what = re.sub(r", in a (?:step|micro-batch)\.$", ", in a step or a micro-batch.", each.what)
+        said.setdefault((heading_of(each.name), what), []).append(f"`{each.name}`")
+    lines = [f"| {', '.join(names)} | {heading} | {what} |" for (heading, what), names in said.items()]
     return "\n".join(["| name | heading | meaning |", "|---|---|---|", *lines, ""])
 
 
