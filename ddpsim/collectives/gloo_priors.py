@@ -7,7 +7,7 @@ from ddpsim.collectives.constant import Constant
 _SHAPED = "four ranks over shaped links, torch 2.13 (tc tbf at 200 Mbit/s and 1 Gbit/s, MTU 1500)"
 _LOOPBACK = "two ranks over loopback of a two-core machine, torch 2.13: 0.25 ms up to 256 KiB"
 
-PRIORS = (
+GLOO_PRIORS = (
     Constant("gloo.launch_s", 1.5e-4, "s", f"{_LOOPBACK}; what is left after the steps", log_std=1.0),
     Constant("gloo.step_s", 5.0e-5, "s", f"{_LOOPBACK}; per step, threads woken on both ends", log_std=1.0),
     Constant("gloo.round_trips", 1.1, "1", f"{_SHAPED}; a step waits for the receiver's ready message"),

@@ -10,7 +10,7 @@ _HERE = (
 )
 _SHAPED = "as gloo's: four ranks over shaped links (tc tbf at 200 Mbit/s and 1 Gbit/s, MTU 1500); packet headers"
 
-PRIORS = (
+MPI_PRIORS = (
     Constant("mpi.launch_s", 1.2e-4, "s", f"{_HERE}; what is left after the steps, threads woken", log_std=1.0),
     Constant("mpi.step_s", 1.0e-5, "s", f"{_HERE}; a message's call and arrival", log_std=1.0),
     Constant("mpi.round_trips", 1.0, "1", "a message's way there and an answer's back, without a thread to be woken"),

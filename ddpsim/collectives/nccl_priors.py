@@ -32,7 +32,7 @@ def _share(name: str, value: float, source: str, log_std: float = 0.5, most: flo
     return Constant(f"nccl.{name}", value, "1", source, log_std=log_std, most=most)
 
 
-PRIORS: tuple[Constant, ...] = (
+NCCL_PRIORS: tuple[Constant, ...] = (
     Constant("nccl.version", 2030, "1", "the version modelled, major * 1000 + minor"),
     Constant("nccl.isolated_s", 4e-6, "s", "start of a kernel on an idle stream; estimate"),
     Constant(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from ddpsim.collectives.constant import Constant, constant_as
-from ddpsim.collectives.nccl_priors import PRIORS as NCCL_PRIORS
+from ddpsim.collectives.nccl_priors import NCCL_PRIORS
 from ddpsim.collectives.nccl_priors import by_protocol
 
 _SOURCE = (
@@ -32,7 +32,7 @@ _OWN = (
     Constant("rccl.pairs.efficiency", 0.7, "1", f"of xGMI's rate by the same: {_AAC8}", log_std=0.2),
 )
 _NAMED = {constant.name for constant in _OWN}
-PRIORS: tuple[Constant, ...] = (
+RCCL_PRIORS: tuple[Constant, ...] = (
     *_OWN,
     # NCCL's constants that mean the same of RCCL, as its own.
     *(

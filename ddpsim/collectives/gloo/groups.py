@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.gloo_priors import PRIORS
+from ddpsim.collectives.gloo_priors import GLOO_PRIORS
 from ddpsim.common.operation import Operation
 
 _LAUNCH = "gloo.launch_s"
@@ -18,7 +18,7 @@ def adapt_to_group(calibration: Calibration, world: int, ranks: int) -> Calibrat
     launch = calibration.constants.get(_LAUNCH)
     if launch is None or not launch.measured or not 1 < ranks < world:
         return calibration
-    least_s = next(each.value for each in PRIORS if each.name == _LAUNCH)
+    least_s = next(each.value for each in GLOO_PRIORS if each.name == _LAUNCH)
     share = Operation.ALLREDUCE.steps(ranks) / Operation.ALLREDUCE.steps(world)
     value = min(launch.value, max(least_s, launch.value * share))
     return calibration.with_values({_LAUNCH: value}, source=f"{launch.source}, for groups of {ranks} ranks")
