@@ -1,6 +1,6 @@
 """The constants of RCCL's transport without measurements: NCCL's of the same name, where AMD's links do not differ.
 
-Their meaning is that of NCCL's (`nccl_priors.py`), with xGMI in place of NVLink and no reduction in a switch.
+Their meaning is that of NCCL's (`transport_priors.py`), with xGMI in place of NVLink and no reduction in a switch.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from ddpsim.collectives.constant import Constant, constant_as
-from ddpsim.collectives.nccl_priors import NCCL_PRIORS
-from ddpsim.collectives.nccl_priors import by_protocol
+from ddpsim.collectives.transport_priors import NCCL_PRIORS
+from ddpsim.collectives.transport_priors import by_protocol
 
 _SOURCE = (
     "ROCm/rccl src/graph/tuning.cc @9e22c79d (hwLat, baseLat); within what the tables of the fitted half allow; "

@@ -12,7 +12,7 @@ All else says where start, alpha and beta come from:
 - *machine*: which links a step of the ring crosses, and how many bytes a second the tightest of them carries, by the
   graph (`channels.py`, `routes.py`);
 - *library*: which algorithm and protocol it picks for these bytes (`nccl/tuning.py`; here conditions force the ring);
-- *calibration*: the constants, fitted or priors with a source (`nccl_priors.py`). Of NCCL's ring by Simple: `start` is
+- *calibration*: the constants, fitted or priors with a source (`transport_priors.py`). Of NCCL's ring by Simple: `start` is
   `nccl.start.simple_s`, alpha `nccl.ring.hop.KIND.simple_s`, and 1/beta a link's bandwidth times
   `nccl.efficiency.KIND.simple`, as long as the threads of all channels (`nccl.channel.simple`, of V100 1.1 times it)
   move more;
