@@ -13,10 +13,7 @@ from typing import Annotated, ClassVar
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import Constant
 from ddpsim.collectives.ddp_priors import DDP_PRIORS
-from ddpsim.collectives.gloo_priors import GLOO_PRIORS
-from ddpsim.collectives.mpi_priors import MPI_PRIORS
-from ddpsim.collectives.transport_priors import NCCL_PRIORS
-from ddpsim.collectives.rccl_priors import RCCL_PRIORS
+from ddpsim.collectives.transport_priors import GLOO_PRIORS, MPI_PRIORS, NCCL_PRIORS, RCCL_PRIORS
 from ddpsim.common.documents.fields import STATED, WRITTEN, AsRows, Bounds, ByName, document_of
 from ddpsim.common.errors import UnknownNameError
 from ddpsim.common.operation import Operation

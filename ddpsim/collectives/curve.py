@@ -21,8 +21,9 @@ from ddpsim.collectives.calibration import Calibration, Curve
 from ddpsim.collectives.network.fairness import Demand, alone_s
 from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.scaled import TransportAround, fit_demand, fit_steps, scale_steps
+from ddpsim.collectives.schedules import Steps
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import Steps, Transport
+from ddpsim.collectives.transport import Transport
 from ddpsim.common.operation import Operation
 from ddpsim.topology.graph import Placement
 

@@ -14,17 +14,15 @@ from ddpsim.collectives.calibration import Calibration, Curve
 from ddpsim.collectives.conditions import DEFAULT, GPU_BACKENDS, Backend, CollectiveOptions
 from ddpsim.collectives.curve import Correction, CurveTransport, find_curve, find_curves
 from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
-from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.collectives.nccl.ways import NcclPaths
+from ddpsim.collectives.nccl.transport import NcclPaths, NcclTransport
 from ddpsim.collectives.network.fairness import alone_s
 from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.patterns import PatternTransport, is_pattern
-from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.scaled import ScaledTransport
 from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import AlgorithmChoice, Transport
+from ddpsim.collectives.transport import AlgorithmChoice, RankPaths, Transport
 from ddpsim.common.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.common.operation import Operation
 from ddpsim.topology.graph import Placement

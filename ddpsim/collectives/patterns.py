@@ -1,7 +1,7 @@
 """Allreduce patterns that no library picks by itself, on the same links with the same constants: baselines to compare.
 
 Each is a schedule of `schedules.py` or `level_schedules.py`, rank by rank on the expanded cluster, over the backend's
-ways between ranks (`rank_ways.py`). Its rate is what its own steps reach with no latency; its latency is that of its
+ways between ranks (`transport.py`). Its rate is what its own steps reach with no latency; its latency is that of its
 longest chain of steps.
 
 Spanning trees packed into a graph of links: as many as fit, as Blink broadcasts and sums along.
@@ -22,11 +22,10 @@ from functools import cached_property
 from ddpsim.collectives import level_schedules, schedules
 from ddpsim.collectives.level_schedules import level_sizes
 from ddpsim.collectives.network.fairness import Demand, LinkId
-from ddpsim.collectives.rank_ways import RankPaths, TransportOverPaths
 from ddpsim.collectives.routes import total_by_key
-from ddpsim.collectives.schedules import TransferSchedule
+from ddpsim.collectives.schedules import ChannelSchedule, Connection, Steps, TransferSchedule
 from ddpsim.collectives.servers import parameter_server, places_named, push_and_pull
-from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps
+from ddpsim.collectives.transport import AlgorithmChoice, RankPaths, TransportOverPaths
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.common.operation import Operation

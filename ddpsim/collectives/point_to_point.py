@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ddpsim.collectives.network.fairness import Demand, alone_s
-from ddpsim.collectives.rank_ways import RankPaths, TransportOverPaths
 from ddpsim.collectives.routes import total_by_key
-from ddpsim.collectives.schedules import Transfer, TransferSchedule
-from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Steps
+from ddpsim.collectives.schedules import ChannelSchedule, Steps, Transfer, TransferSchedule
+from ddpsim.collectives.transport import AlgorithmChoice, RankPaths, TransportOverPaths
 from ddpsim.common.operation import Operation
 
 

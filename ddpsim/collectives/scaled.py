@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpsim.collectives.network.fairness import Demand
-from ddpsim.collectives.transport import AlgorithmChoice, Connection, Steps, Transport
+from ddpsim.collectives.schedules import Connection, Steps
+from ddpsim.collectives.transport import AlgorithmChoice, Transport
 from ddpsim.common.operation import Operation
 
 

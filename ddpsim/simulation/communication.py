@@ -15,7 +15,6 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.copies import CopyDemand, copies_of
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
-from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.network.fairness import alone_s
 from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.transport import Transport
@@ -356,6 +355,8 @@ class JobResources:
         """Return the collectives of a part of the ranks, each of which takes some share of its time."""
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
+            from ddpsim.collectives.gloo.transport import adapt_to_group
+
             calibration = adapt_to_group(calibration, self.placement.world_size, placement.world_size)
         key = (placement.nodes, placement.gpus_per_node, placement.device, placement.topology.visible_devices, options)
         if key not in self.transports:

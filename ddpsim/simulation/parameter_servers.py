@@ -11,8 +11,8 @@ import simpy
 
 from ddpsim.collectives.network.fairness import LinkId
 from ddpsim.collectives.network.fluid import Demand, Network
-from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scale_demand
+from ddpsim.collectives.transport import RankPaths
 from ddpsim.common.operation import Operation
 from ddpsim.schedules.servers import count_sendable
 from ddpsim.simulation.graph import Collective

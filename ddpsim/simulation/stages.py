@@ -15,8 +15,7 @@ import simpy
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.point_to_point import PointToPoint
-from ddpsim.collectives.rank_ways import RankPaths
-from ddpsim.collectives.transport import Transport
+from ddpsim.collectives.transport import RankPaths, Transport
 from ddpsim.schedules.mesh import DATA, SENDS, TENSOR, stage_of_group
 from ddpsim.schedules.schedule import Lane
 from ddpsim.simulation.jobs.pipeline import Pipeline
