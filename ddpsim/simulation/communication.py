@@ -46,8 +46,8 @@ from ddpsim.simulation.lanes import (
     share_of_together,
 )
 from ddpsim.simulation.parameter_servers import ServerLinks
-from ddpsim.simulation.setting import Scheduled
-from ddpsim.simulation.stages import StageLinks
+from ddpsim.simulation.rank_config import Scheduled
+from ddpsim.simulation.stage_links import StageLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK

@@ -118,7 +118,10 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     job, graph, times, extent = ran.job, ran.graph, ran.times, ran.extent
     options, placement, backend = job.options, job.placement, job.backend
     ranks = [rank for rank in graph.ranks if rank.number >= 0]
-    parts = {draw.rank: setting.part for draw, setting in zip(ran.draws, ran.settings, strict=True)}
+    parts = {
+        simulated.rank: rank_config.part
+        for simulated, rank_config in zip(ran.simulated_ranks, ran.rank_configs, strict=True)
+    }
     records = [
         record if (part := parts[rank.number]).size == 1 else in_model(record, part.indices)
         for rank in ranks
@@ -159,8 +162,8 @@ def plan_of(ran: ResolvedJob) -> BucketPlan:
 
     Of a model in parts they are those of all of them, the first one's first.
     """
-    options, plans = ran.job.options, {each.part: each.plans.plan(ran.extent.end - 1) for each in ran.settings}
-    first = plans[ran.settings[0].part]
+    options, plans = ran.job.options, {each.part: each.plans.plan(ran.extent.end - 1) for each in ran.rank_configs}
+    first = plans[ran.rank_configs[0].part]
     plan = first if len(plans) == 1 else plan_in_model(plans, ran.workload.parameters)
     call = torch_line(options, first, [kind.workload for kind in ran.kinds if kind.place == 0])
     if (shared := options.ranks_a_copy) > 1 and call.caps is not None:
@@ -206,11 +209,11 @@ def simulate_local(
         placement: of the machine, over whose links a rank of several devices copies what passes between them.
     """
     cycle = options.accumulate
-    setting = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
+    rank_config = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
     env, graph = simpy.Environment(), StepGraph()
-    build_rank(graph, setting, 0, 1)
+    build_rank(graph, rank_config, 0, 1)
     [rank] = graph.ranks
-    run, stage = GraphRun(env, graph, None, 1), setting.input_stage
+    run, stage = GraphRun(env, graph, None, 1), rank_config.input_stage
     loader = None if stage is None else Loader(stage)
     # A slot of sixteen lanes, that the workload's GPU has to itself.
     facts = None if workload.gpu is None else gpu_facts(workload.gpu)

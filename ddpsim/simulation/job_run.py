@@ -90,31 +90,31 @@ def start(
         progress: as that of `run_job`.
         on: a network that another job is on too; None is one of the job's own.
     """
-    settings = job.settings
-    shared = job.job.communication(env, settings[0].scheduled(0), on)
+    rank_configs = job.rank_configs
+    shared = job.job.communication(env, rank_configs[0].scheduled(0), on)
     graph = StepGraph()
-    for draw, setting in zip(job.draws, settings, strict=True):
-        build_rank(graph, setting, draw.rank, len(shared.lanes))
+    for simulated, rank_config in zip(job.simulated_ranks, rank_configs, strict=True):
+        build_rank(graph, rank_config, simulated.rank, len(shared.lanes))
     run = make_graph_run(job, shared, graph)
     if progress is not None:
         report(run, graph.ranks[0], progress)
     return JobRun(
-        job.job, job.workload, job.kinds, job.draws, settings, job.extent,
+        job.job, job.workload, job.kinds, job.simulated_ranks, rank_configs, job.extent,
         graph, run, run.times, shared,
     )  # fmt: skip
 
 
 def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGraph) -> GraphRun:
     """Return a run of a graph that has yet to be run, each rank on its resources."""
-    job, draws, settings = resolved.job, resolved.draws, resolved.settings
+    job, simulated_ranks, rank_configs = resolved.job, resolved.simulated_ranks, resolved.rank_configs
     env, apart = shared.env, shared.apart
     transfer = shared.transfer if job.options.comm == "real" else None
     run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
     told: dict[tuple[int, ...], OnBusy] = {}
-    for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
+    for simulated, rank_config, rank in zip(simulated_ranks, rank_configs, graph.ranks, strict=True):
         network, several = shared.collectives.network, len(rank.streams) > 1
-        slowdown = shared.slowdown(setting.costs, setting.gpu, setting.workload.arithmetic_share)
-        stage = None if setting.execution.one_thread else setting.input_stage
+        slowdown = shared.slowdown(rank_config.costs, rank_config.gpu, rank_config.workload.arithmetic_share)
+        stage = None if rank_config.execution.one_thread else rank_config.input_stage
         processors: list[Processor] = []
         for device in range(len(rank.streams)):
             used = tuple(number for number, nodes in enumerate(rank.lanes) if nodes)
@@ -122,14 +122,14 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
             if lanes not in told:
                 told[lanes] = shared.on_busy(lanes or None)
             # What a rank sends by itself is slowed by itself, and has no kind of hops, as a pattern has none.
-            own = None if apart is None else slow_messages(apart.network, job.costs, {}, draw.rank)
-            processors.append(Processor(env, slowdown, own or told[lanes], job.costs.copy_slowdown, setting.late_s))
+            own = None if apart is None else slow_messages(apart.network, job.costs, {}, simulated.rank)
+            processors.append(Processor(env, slowdown, own or told[lanes], job.costs.copy_slowdown, rank_config.late_s))
         run.add(
             rank,
             processors,
-            loader=None if setting.input_stage is None else Loader(setting.input_stage),
-            copy=job.copy(stage, network, draw.stands_for) if graph.copies else None,
-            channel=None if apart is None else apart.connect(draw.rank),
+            loader=None if rank_config.input_stage is None else Loader(rank_config.input_stage),
+            copy=job.copy(stage, network, simulated.stands_for) if graph.copies else None,
+            channel=None if apart is None else apart.connect(simulated.rank),
         )
     return run
 
@@ -286,5 +286,5 @@ def _refuse_groups(resolved: ResolvedJob, whose: str) -> None:
 
 def _computing_s(resolved: ResolvedJob) -> float:
     """Return what a rank of a job computes in an iteration, or its host spends: an iteration is as long at least."""
-    pace = resolved.settings[0].pace(0)
+    pace = resolved.rank_configs[0].pace(0)
     return max(pace.work_s + pace.optimizer_work, pace.host_s + pace.optimizer_host, _LEAST_S)

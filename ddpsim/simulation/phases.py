@@ -10,7 +10,7 @@ from ddpsim.simulation.graph import BATCH, BUFFERS, BUFFERS_PART, Cause, Copy, I
 from ddpsim.simulation.jobs.updates import OptimizerUpdate
 from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.rank_builder import RankBuilder
-from ddpsim.simulation.setting import Launches, RankConfiguration
+from ddpsim.simulation.rank_config import Launches, RankConfiguration
 from ddpsim.workload.devices import DevicePart, buffer_devices
 
 TIME_BYTES = 8
@@ -22,18 +22,18 @@ class PreForwardBuilder:
 
     Args:
         to: the rank's resources.
-        setting: what the rank runs.
+        rank_config: what the rank runs.
     """
 
-    def __init__(self, to: RankBuilder, setting: RankConfiguration) -> None:
-        self._to, self._setting = to, setting
+    def __init__(self, to: RankBuilder, rank_config: RankConfiguration) -> None:
+        self._to, self._rank_config = to, rank_config
         self._device = not to.one_thread
         self._batch: int | None = None
-        self._buffer_bytes = _find_buffer_bytes(setting)
+        self._buffer_bytes = _find_buffer_bytes(rank_config)
 
     def take_batch(self, nodes: IterationNodes) -> None:
         """Have the batch on the device; where the stage is pipelined, load the next one and copy it meanwhile."""
-        to, stage = self._to, self._setting.input_stage
+        to, stage = self._to, self._rank_config.input_stage
         if stage is None:
             return
         if not self._device:
@@ -67,12 +67,12 @@ class PreForwardBuilder:
         Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
         (`ddpexec.ddp.bucket_schedule`).
         """
-        to, setting = self._to, self._setting
-        held, options, costs = setting.plans.held.get(nodes.index), setting.options, setting.costs
+        to, rank_config = self._to, self._rank_config
+        held, options, costs = rank_config.plans.held.get(nodes.index), rank_config.options, rank_config.costs
         if held is None:
             return
         everybody = options.consensus != "rank0" or options.find_unused_parameters
-        count, told = len(held.decision.expected), setting.ranks if everybody else 1
+        count, told = len(held.decision.expected), rank_config.ranks if everybody else 1
         begun, host_s = to.event(), count * (costs.expect_s + costs.agree_s * told) + costs.launch_s
         rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
         operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
@@ -90,13 +90,13 @@ class PreForwardBuilder:
 
     def broadcast(self, nodes: IterationNodes) -> None:
         """Let rank 0's buffers be everybody's, where the iteration before was synced."""
-        to, setting = self._to, self._setting
-        if not self._buffer_bytes or (nodes.index > 0 and not setting.is_synced(nodes.index - 1)):
+        to, rank_config = self._to, self._rank_config
+        if not self._buffer_bytes or (nodes.index > 0 and not rank_config.is_synced(nodes.index - 1)):
             return
-        costs, count, sizes_of = setting.costs, len(setting.workload.buffers), self._buffer_bytes
+        costs, count, sizes_of = rank_config.costs, len(rank_config.workload.buffers), self._buffer_bytes
         flattened_s, launch_s = _price_apart(count * costs.buffer_s), _price_apart(costs.launch_s)
         copies_s = _price_apart(costs.copies_s(count, sum(map(sum, sizes_of.values()))))
-        lane = setting.scheduled(nodes.index).buffers_lane
+        lane = rank_config.scheduled(nodes.index).buffers_lane
         if self._device:
             to.host(flattened_s)
             whole = sum(map(sum, sizes_of.values()))
@@ -125,11 +125,13 @@ class PreForwardBuilder:
         nodes.broadcast.append((begun, to.event()))
 
 
-def _find_buffer_bytes(setting: RankConfiguration) -> dict[int, list[int]]:
+def _find_buffer_bytes(rank_config: RankConfiguration) -> dict[int, list[int]]:
     """Return the messages of a broadcast by device, of which torch makes one a dtype; none where nothing is sent."""
-    own, options = setting.workload, setting.options
-    wanted = options.broadcast_buffers and options.comm == "real" and setting.scheduled(0).schedule.broadcasts_buffers
-    if not (setting.ddp and wanted):
+    own, options = rank_config.workload, rank_config.options
+    wanted = (
+        options.broadcast_buffers and options.comm == "real" and rank_config.scheduled(0).schedule.broadcasts_buffers
+    )
+    if not (rank_config.ddp and wanted):
         return {}
     sizes: dict[tuple[int, str], int] = {}
     several = own.devices
@@ -156,13 +158,13 @@ class OptimizerBuilder:
 
     Attributes:
         to: the rank's resources.
-        setting: what the rank runs.
+        rank_config: what the rank runs.
         nodes: of the iteration.
         launches: what it launches and waits for.
     """
 
     to: RankBuilder
-    setting: RankConfiguration
+    rank_config: RankConfiguration
     nodes: IterationNodes
     launches: Launches
 
@@ -195,12 +197,12 @@ class OptimizerBuilder:
         to.add_on_stream(NodeKind.NOT_BEFORE)
         if updates:
             to.launch_all(nodes, launches.mark_passed(*updates[-1].after))
-        if "after_optimizer" in self.setting.workload.synchronises:
+        if "after_optimizer" in self.rank_config.workload.synchronises:
             to.synchronise()
 
     def add_before_use(self, update: OptimizerUpdate) -> None:
         """Let the device, or the only thread, update parameters before forward needs them."""
-        to, host_s = self.to, self.setting.pace(self.nodes.index).optimizer_host * update.share
+        to, host_s = self.to, self.rank_config.pace(self.nodes.index).optimizer_host * update.share
         begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
         if not to.one_thread:
             self._compute(update)
@@ -220,7 +222,7 @@ class OptimizerBuilder:
             self.to.synchronise()
             self.to.host(update.host_s)
             return
-        shares, pace = self.setting.execution.devices, self.setting.pace(self.nodes.index)
+        shares, pace = self.rank_config.execution.devices, self.rank_config.pace(self.nodes.index)
         for number, part in enumerate(shares):
             self.to.on_device(number)
             begun = self.to.moment() if len(shares) > 1 else None

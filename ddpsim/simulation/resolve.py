@@ -29,10 +29,11 @@ from ddpsim.simulation.jobs.device_split import check_devices
 from ddpsim.simulation.jobs.graph_cuts import split_into_graphs
 from ddpsim.simulation.jobs.job_options import NO_INPUT
 from ddpsim.simulation.jobs.plans import Plans, PolicyView, plans_of
-from ddpsim.simulation.jobs.representatives import RankKind, SimulatedRank, draws_of
+from ddpsim.simulation.jobs.representatives import RankKind, SimulatedRank, representatives_of
 from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.jobs.stages import ModelPart, pace_of_part
 from ddpsim.simulation.lanes import check_layer_groups
+from ddpsim.simulation.rank_config import NOTHING, RankConfiguration
 from ddpsim.simulation.scheduling import (
     BucketSchedules,
     carry_out,
@@ -42,7 +43,6 @@ from ddpsim.simulation.scheduling import (
     merge_ranks,
     schedule_of,
 )
-from ddpsim.simulation.setting import NOTHING, RankConfiguration
 from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
@@ -173,22 +173,22 @@ class ResolvedJob:
         job: what its ranks compute and communicate on.
         workload: of rank 0, as it was asked for.
         kinds: of ranks.
-        draws: who is simulated for which of them; by rank of the graph, as `settings`.
-        settings: what each simulated rank runs.
+        simulated_ranks: who is simulated for which of them; by rank of the graph, as `rank_configs`.
+        rank_configs: what each simulated rank runs.
         extent: which iterations are simulated, and which of them count.
     """
 
     job: JobResources
     workload: Workload
     kinds: Sequence[RankKind]
-    draws: Sequence[SimulatedRank]
-    settings: Sequence[RankConfiguration]
+    simulated_ranks: Sequence[SimulatedRank]
+    rank_configs: Sequence[RankConfiguration]
     extent: SimulatedIterations
 
     @property
     def schedule(self) -> Schedule:
         """What rank 0 sends in the first iteration."""
-        return self.settings[0].scheduled(0).schedule
+        return self.rank_configs[0].scheduled(0).schedule
 
 
 Workloads = Mapping[str | None, Workload]
@@ -249,7 +249,7 @@ def resolve(
     kinds = list(_kinds_of(workloads, placement, options, costs, parts))
     if not options.ranks_meet:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
-    draws, planned = ([], None) if drawn is None else drawn
+    simulated_ranks, planned = ([], None) if drawn is None else drawn
     schedules, ranks = [NOTHING.schedule], placement.world_size
     if options.fixed_schedule:
         schedules.clear()
@@ -264,21 +264,23 @@ def resolve(
     extent = extent.fit(options, schedule)
     repeated = (extent.end - extent.begin) // options.period * extent.repeats
     check_extent(extent.end + repeated, len(kinds[0].workload.parameters), len(kinds))
-    draws = draws or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
-    settings = list(_settings_of(draws, parts, ranks, options, costs_of, extent.total, planned))
+    simulated_ranks = simulated_ranks or [
+        simulated for kind in kinds for simulated in representatives_of(kind, options, extent.total, ranks)
+    ]
+    rank_configs = list(_rank_configs_of(simulated_ranks, parts, ranks, options, costs_of, extent.total, planned))
     if assumed.input != 1:
-        settings = [each.with_input(assumed.input) for each in settings]
+        rank_configs = [each.with_input(assumed.input) for each in rank_configs]
     if not options.fixed_schedule:
-        settings = carry_out(settings, partial(BucketSchedules, gloo=backend == "gloo"))
+        rank_configs = carry_out(rank_configs, partial(BucketSchedules, gloo=backend == "gloo"))
     else:
         copy_s = byte_copy_s(placement) if schedule.sharding.offload and not kinds[0].workload.one_clock else 0.0
         if schedule.one_process:
-            settings = [merge_ranks(each, ranks) for each in settings]
+            rank_configs = [merge_ranks(each, ranks) for each in rank_configs]
         make = partial(make_ready, lanes=lanes_of(schedules), gloo=backend == "gloo", host_copy_s=copy_s)
-        settings = carry_out(settings, lambda each: in_every_iteration(make(schedules[each.part.place], each)))
+        rank_configs = carry_out(rank_configs, lambda each: in_every_iteration(make(schedules[each.part.place], each)))
     job = JobResources(placement, options, calibration, backend, costs, gpu, assumed.wire_factor, assumed.latency)
-    _check_transports(job, settings[0], extent)
-    return ResolvedJob(job, workload, kinds, draws, settings, extent)
+    _check_transports(job, rank_configs[0], extent)
+    return ResolvedJob(job, workload, kinds, simulated_ranks, rank_configs, extent)
 
 
 def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None) -> ResolvedJob | None:
@@ -293,12 +295,12 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
     if before.fixed_schedule or before.compiled or before.disturbed or before.order is not None:
         return None
     options = replace(before, caps=caps, plan=plan)
-    plans = Plans([0], [options.bucket_plan(resolved.draws[0].kind.workload)])
-    settings = [replace(each, options=options, plans=plans) for each in resolved.settings]
-    settings = carry_out(settings, partial(BucketSchedules, gloo=resolved.job.backend == "gloo"))
+    plans = Plans([0], [options.bucket_plan(resolved.simulated_ranks[0].kind.workload)])
+    rank_configs = [replace(each, options=options, plans=plans) for each in resolved.rank_configs]
+    rank_configs = carry_out(rank_configs, partial(BucketSchedules, gloo=resolved.job.backend == "gloo"))
     job = replace(resolved.job, options=options)
-    _check_transports(job, settings[0], resolved.extent)
-    return replace(resolved, job=job, settings=settings)
+    _check_transports(job, rank_configs[0], resolved.extent)
+    return replace(resolved, job=job, rank_configs=rank_configs)
 
 
 def resolve_alone(
@@ -317,9 +319,9 @@ def resolve_alone(
     kind = RankKind(range(1), workload, scaled)
     check_extent(total, len(workload.parameters))
     costs_of = partial(Costs.of, options.backend_for(workload), calibration, scale_host=options.scale_host)
-    drawn = list(draws_of(kind, options, total))
-    [setting] = _settings_of(drawn, options.parts(workload), 0, options, costs_of, total)
-    return setting
+    drawn = list(representatives_of(kind, options, total))
+    [rank_config] = _rank_configs_of(drawn, options.parts(workload), 0, options, costs_of, total)
+    return rank_config
 
 
 def _kinds_of(
@@ -359,8 +361,8 @@ def _kinds_of(
         yield RankKind(sorted(ranks), source, own, spread, jitter, beside_others, of_nodes, nodes, place)
 
 
-def _settings_of(
-    draws: Sequence[SimulatedRank],
+def _rank_configs_of(
+    simulated_ranks: Sequence[SimulatedRank],
     parts: Sequence[ModelPart],
     ranks: int,
     options: Options,
@@ -377,56 +379,63 @@ def _settings_of(
         total: iterations.
         planned: buckets; None are those of the options.
     """
-    cycle, first = options.sync_every, draws[0].kind.workload
-    draws, dropped = _leave_layers_out(draws, options) if options.drop else (draws, lambda iteration: frozenset())
+    cycle, first = options.sync_every, simulated_ranks[0].kind.workload
+    simulated_ranks, dropped = (
+        _leave_layers_out(simulated_ranks, options)
+        if options.drop
+        else (simulated_ranks, lambda iteration: frozenset())
+    )
     plans = planned
     if plans is None and len(parts) == 1:
-        views = [view for draw in draws for view in draw.seen]
+        views = [view for simulated in simulated_ranks for view in simulated.seen]
         plans = plans_of(options, first, views, range(cycle - 1, total, cycle), total)
     alike: dict[int, RankConfiguration] = {}
-    for draw in draws:
-        own = draw.kind.workload
+    for simulated in simulated_ranks:
+        own = simulated.kind.workload
         if id(own) not in alike:
             gpu, parameters = gpu_of(own.gpu, own.provenance), own.parameters
             costs, codec = costs_of(gpu), None
             stage = None if options.input_stage == NO_INPUT else options.input_of(own)
             if options.compression != "none":
                 codec = CodecCosts(options.codec, parameters, max(ranks, 1), costs, gpu=gpu, one_thread=own.one_clock)
-            part = parts[draw.kind.place]
+            part = parts[simulated.kind.place]
             model = ExecutionModel(own.one_clock, own.timed, own.device_shares)
             of_own = plans or Plans([0], [options.bucket_plan(own, part.indices)])
             alike[id(own)] = RankConfiguration(
-                own, part, model, gpu, options, costs, of_own, draw.pace, dropped, codec,
+                own, part, model, gpu, options, costs, of_own, simulated.pace, dropped, codec,
                 [costs.copies_s(1, each.size_bytes) for each in parameters] if ranks else [],
                 total, max(ranks, 1), ddp=ranks > 0, input_stage=stage,
             )  # fmt: skip
-        yield replace(alike[id(own)], pace=draw.pace)
+        yield replace(alike[id(own)], pace=simulated.pace)
 
 
 def _leave_layers_out(
-    draws: Sequence[SimulatedRank], options: Options
+    simulated_ranks: Sequence[SimulatedRank], options: Options
 ) -> tuple[Sequence[SimulatedRank], Callable[[int], frozenset[int]]]:
     """Return ranks without the layers that each iteration leaves out, and whose parameters those are, by iteration."""
-    parameters = draws[0].kind.workload.parameters
+    parameters = simulated_ranks[0].kind.workload.parameters
     plan = options.drop_plan(parameters)
     dropped = find_dropped(plan, options.sync_every)
-    for draw in draws:
-        check_left(plan, draw.kind.paces, parameters)
+    for simulated in simulated_ranks:
+        check_left(plan, simulated.kind.paces, parameters)
     left = partial(leave_out, dropped=dropped, parameters=parameters)
-    seen = [[PolicyView(left(each.pace), each.context) for each in draw.seen] for draw in draws]
-    return [replace(draw, pace=left(draw.pace), seen=own) for draw, own in zip(draws, seen, strict=True)], dropped
+    seen = [[PolicyView(left(each.pace), each.context) for each in simulated.seen] for simulated in simulated_ranks]
+    return [
+        replace(simulated, pace=left(simulated.pace), seen=own)
+        for simulated, own in zip(simulated_ranks, seen, strict=True)
+    ], dropped
 
 
-def _check_transports(job: JobResources, setting: RankConfiguration, extent: SimulatedIterations) -> None:
+def _check_transports(job: JobResources, rank_config: RankConfiguration, extent: SimulatedIterations) -> None:
     """Refuse a job whose messages nothing on its machine can carry; what was made for that is kept.
 
     Raises:
         InputError: no such transport, or more single transfers than bearable.
     """
     options = job.options
-    shared = job.communication(simpy.Environment(), setting.scheduled(0))
+    shared = job.communication(simpy.Environment(), rank_config.scheduled(0))
     if options.fidelity == "steps" and options.comm == "real":
-        schedule = setting.scheduled(extent.total - 1).schedule
+        schedule = rank_config.scheduled(extent.total - 1).schedule
         own = WORLD in schedule.patterns
         messages = [(each.op, each.size_bytes) for each in schedule if each.group == WORLD and not own]
         shared.collectives.check_extent(messages, extent.total // options.sync_every)

@@ -33,7 +33,7 @@ from ddpsim.simulation.graph import PlannedMessage
 from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.jobs.updates import updates_of
 from ddpsim.simulation.lanes import part_of, share_of_together
-from ddpsim.simulation.setting import RankConfiguration, Scheduled
+from ddpsim.simulation.rank_config import RankConfiguration, Scheduled
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.iteration_profile import IterationProfile
@@ -131,29 +131,29 @@ _MAIN_LANE: Lane = (WORLD, "main")
 
 def make_ready(
     schedule: Schedule,
-    setting: RankConfiguration,
+    rank_config: RankConfiguration,
     lanes: Sequence[Lane],
     *,
     gloo: bool,
     host_copy_s: float = 0.0,
 ) -> Scheduled:
-    """Return `schedule` for ranks that compute as `setting` says.
+    """Return `schedule` for ranks that compute as `rank_config` says.
 
     Args:
         lanes: of all ranks.
         gloo: whether it is carried out over gloo, whose messages start when the host launches them.
         host_copy_s: of a byte between host and device.
     """
-    workload, options = setting.workload, setting.options
+    workload, options = rank_config.workload, rank_config.options
     numbers = {lane: number for number, lane in enumerate(lanes)}
     # Where one thread computes, what is offloaded lies where it is computed.
-    copy_s = 0.0 if setting.execution.one_thread else host_copy_s
+    copy_s = 0.0 if rank_config.execution.one_thread else host_copy_s
     buffers, layers = _lanes_beside(schedule.place)
     filled = (index for each in schedule if is_filled_by_hooks(each) for index in each.parameters)
     forward, updates = updates_of(schedule, workload, clipping=options.clip_gradients, scale_host=options.scale_host)
     return Scheduled(
         schedule,
-        tuple(_messages_of(schedule, setting, numbers, gloo=gloo, host_copy_s=copy_s)),
+        tuple(_messages_of(schedule, rank_config, numbers, gloo=gloo, host_copy_s=copy_s)),
         tuple(lanes),
         forward,
         updates,
@@ -165,15 +165,19 @@ def make_ready(
 
 
 def _messages_of(
-    schedule: Schedule, setting: RankConfiguration, lanes: Mapping[Lane, int], *, gloo: bool, host_copy_s: float
+    schedule: Schedule, rank_config: RankConfiguration, lanes: Mapping[Lane, int], *, gloo: bool, host_copy_s: float
 ) -> Iterator[PlannedMessage]:
     """Yield the messages of `schedule`, in its order, with what each costs a rank.
 
     Args:
         lanes: their numbers; those of messages that are not there take turns.
     """
-    costs, parameters, view = setting.costs, setting.workload.all_parameters, setting.options.gradient_as_bucket_view
-    codec, devices, several = setting.codec, setting.devices, len(setting.execution.devices) > 1
+    costs, parameters, view = (
+        rank_config.costs,
+        rank_config.workload.all_parameters,
+        rank_config.options.gradient_as_bucket_view,
+    )
+    codec, devices, several = rank_config.codec, rank_config.devices, len(rank_config.execution.devices) > 1
     rings = runs_in_rings(schedule)
     rung = {(each.group, each.stream) for each in schedule if rings and each.op.in_parts}
     numbers = {message.id: number for number, message in enumerate(schedule)}
@@ -241,29 +245,29 @@ REPLICATE_S = 27e-6
 """
 
 
-def merge_ranks(setting: RankConfiguration, ranks: int) -> RankConfiguration:
-    """Return `setting` where `ranks` of them are threads of one process.
+def merge_ranks(rank_config: RankConfiguration, ranks: int) -> RankConfiguration:
+    """Return `rank_config` where `ranks` of them are threads of one process.
 
     Their forwards launch through one interpreter, whose lock one thread has at a time, so that the host's time is all
     of theirs together, and each forward's replicas are copied before. Backward is the autograd engine's own threads',
     one a device, which need no lock. One thread loads the batches of all.
     """
-    alone, stage = setting.pace, setting.input_stage
-    copied_s = REPLICATE_S * len(setting.workload.parameters) if ranks > 1 else 0.0
+    alone, stage = rank_config.pace, rank_config.input_stage
+    copied_s = REPLICATE_S * len(rank_config.workload.parameters) if ranks > 1 else 0.0
 
     def pace(iteration: int) -> IterationProfile:
         own = alone(iteration)
         return replace(own, forward_host=ranks * (own.forward_host + copied_s))
 
-    return replace(setting, pace=pace, input_stage=None if stage is None else stage.merge_ranks(ranks))
+    return replace(rank_config, pace=pace, input_stage=None if stage is None else stage.merge_ranks(ranks))
 
 
 def carry_out(
-    settings: Sequence[RankConfiguration], make: Callable[[RankConfiguration], Callable[[int], Scheduled]]
+    rank_configs: Sequence[RankConfiguration], make: Callable[[RankConfiguration], Callable[[int], Scheduled]]
 ) -> list[RankConfiguration]:
-    """Return `settings` with what each sends by iteration, made once for all that compute alike."""
+    """Return `rank_configs` with what each sends by iteration, made once for all that compute alike."""
     found: list[RankConfiguration] = []
-    for each in settings:
+    for each in rank_configs:
         alike = (one.scheduled for one in found if one.workload is each.workload and one.costs == each.costs)
         found.append(replace(each, scheduled=next(alike, None) or make(each)))
     return found
@@ -281,24 +285,24 @@ class BucketSchedules:
     iteration without some layers moves up into the memory of the first of them.
 
     Args:
-        setting: of ranks that compute alike.
+        rank_config: of ranks that compute alike.
         gloo: whether gloo carries them out.
     """
 
-    def __init__(self, setting: RankConfiguration, *, gloo: bool) -> None:
-        self._setting, self._gloo = setting, gloo
+    def __init__(self, rank_config: RankConfiguration, *, gloo: bool) -> None:
+        self._rank_config, self._gloo = rank_config, gloo
         # Process groups take turns, and of several devices each has its own.
-        turns = max(setting.options.process_groups, len(setting.execution.devices))
+        turns = max(rank_config.options.process_groups, len(rank_config.execution.devices))
         self._lanes = [(WORLD, str(number)) for number in range(turns)] if turns > 1 else [_MAIN_LANE]
         self._made: dict[tuple[tuple[int, ...], ...], Scheduled] = {}
 
     def __call__(self, iteration: int) -> Scheduled:
         """Return what an iteration sends; the same object where buckets are the same."""
-        setting = self._setting
-        parameters, groups = setting.workload.parameters, setting.plans.plan(iteration).groups()
-        if setting.remaps(dropped := setting.dropped(iteration)):
+        rank_config = self._rank_config
+        parameters, groups = rank_config.workload.parameters, rank_config.plans.plan(iteration).groups()
+        if rank_config.remaps(dropped := rank_config.dropped(iteration)):
             groups = [group for group in remap_gradients(parameters, groups, dropped) if group]
         if (made := self._made.get(key := tuple(groups))) is None:
-            schedule = schedule_of_buckets(setting.options, parameters, groups)
-            made = self._made[key] = make_ready(schedule, setting, self._lanes, gloo=self._gloo)
+            schedule = schedule_of_buckets(rank_config.options, parameters, groups)
+            made = self._made[key] = make_ready(schedule, rank_config, self._lanes, gloo=self._gloo)
         return made

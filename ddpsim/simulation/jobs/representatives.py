@@ -218,7 +218,7 @@ class SimulatedRank:
     seen: Sequence[PolicyView]
 
 
-def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) -> Iterator[SimulatedRank]:
+def representatives_of(kind: RankKind, options: Options, total: int, world_size: int = 0) -> Iterator[SimulatedRank]:
     """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others.
 
     One process without DDP, a world of 0, is nobody's straggler.

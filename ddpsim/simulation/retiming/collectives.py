@@ -49,13 +49,13 @@ class BatchCopies:
     def of(cls, seen: RetimedRun, prices: Prices, number: int) -> BatchCopies:
         """Return those of a rank, which take as many times longer than by themselves as in the run."""
         order, times = seen.order, seen.run.times
-        rank, setting = order.graph.ranks[number], seen.run.settings[number]
-        streams = (rank.copies, rank.compute if setting.input_stage is not None else [])
+        rank, rank_config = order.graph.ranks[number], seen.run.rank_configs[number]
+        streams = (rank.copies, rank.compute if rank_config.input_stage is not None else [])
         kinds = order.graph.kind
         found = [(node, at) for nodes in streams for at, node in enumerate(nodes) if kinds[node] is NodeKind.COPY]
         nodes, places = (np.array(each, dtype=np.intp) for each in (zip(*found, strict=True) if found else ((), ())))
         begin, end = (np.array([each[node] for node, _ in found])[:, None] for each in (times.begin, times.end))
-        copied = bool(found) and not setting.execution.one_thread
+        copied = bool(found) and not rank_config.execution.one_thread
         alone_s = np.tile(_copied_s(seen.run, prices, number) if copied else np.zeros(seen.columns), (len(nodes), 1))
         rows = order.row[nodes]
         made = cls(rows, np.where(places > 0, rows - 1, 0), order.row[order.queued[nodes]], alone_s, (begin, end))
@@ -78,10 +78,10 @@ class BatchCopies:
 
 def _copied_s(run: JobRun, prices: Prices, number: int) -> Columns:
     """Return what copying a batch to a rank's device takes by itself, by assumption."""
-    stage = run.settings[number].input_stage
+    stage = run.rank_configs[number].input_stage
     if stage is None or stage.copy_bytes == 0:
         return np.zeros(len(prices.jobs))
-    together = range(run.job.placement.world_size) if stage.in_turn else run.draws[number].stands_for
+    together = range(run.job.placement.world_size) if stage.in_turn else run.simulated_ranks[number].stands_for
     known: dict[tuple[int, float], float] = {}
     for job, assumed in zip(prices.jobs, prices.assumed, strict=True):
         if (key := (id(job.placement), assumed.input)) not in known:

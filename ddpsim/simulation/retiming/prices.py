@@ -25,10 +25,10 @@ from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, Collective, No
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.jobs.representatives import LATEST, SimulatedRank
 from ddpsim.simulation.linear import PER, Terms
+from ddpsim.simulation.rank_config import RankConfiguration
 from ddpsim.simulation.retiming.dependencies import is_in_line, numbers_of
 from ddpsim.simulation.retiming.intervals import Columns
 from ddpsim.simulation.scheduling import schedule_of
-from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.gpus import AchievedGpu
 
 _COMPUTED = (Cause.FORWARD, Cause.BACKWARD, Cause.OPTIMIZER)
@@ -61,7 +61,9 @@ def has_prices(run: JobRun) -> bool:
 
     Of ranks of several devices, whose order on each is not known beforehand, none are.
     """
-    return run.job.placement.devices == 1 and all(any(kind is draw.kind for kind in run.kinds) for draw in run.draws)
+    return run.job.placement.devices == 1 and all(
+        any(kind is simulated.kind for kind in run.kinds) for simulated in run.simulated_ranks
+    )
 
 
 class Prices:
@@ -88,11 +90,14 @@ class Prices:
         self._keeps: dict[tuple[object, ...], bool] = {}
         job = run.job
         self.costs = [self._costs(each.calibration, job.gpu) for each in assumed]
-        self.ranks = [self._price_rank(draw, setting) for draw, setting in zip(run.draws, run.settings, strict=True)]
+        self.ranks = [
+            self._price_rank(simulated, rank_config)
+            for simulated, rank_config in zip(run.simulated_ranks, run.rank_configs, strict=True)
+        ]
         self.jobs = [job, *map(job.with_assumptions, assumed[1:], self.costs[1:])]
         self.another = np.zeros(len(assumed), dtype=bool)
-        for draw in run.draws:
-            kind = draw.kind
+        for simulated in run.simulated_ranks:
+            kind = simulated.kind
             others = [replace(kind, spread=c.pace_spread, node_spread=c.node_spread) for c in self.costs]
             self.another |= [len(kind.paces) == 1 and other.differs != kind.differs for other in others]
         self.another |= list(map(self._moves_part_of_host, assumed, self.costs))
@@ -125,7 +130,7 @@ class Prices:
         key = assumed.compute, id(assumed.calibration), assumed.latency, assumed.links, assumed.link_rate
         if key not in self._keeps:
             options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
-            first, plan = run.kinds[0].workload, run.settings[0].plans.plan(0)
+            first, plan = run.kinds[0].workload, run.rank_configs[0].plans.plan(0)
             self._keeps[key] = run.schedule == schedule_of(
                 options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration
             )
@@ -164,7 +169,10 @@ class Prices:
     def shared(self) -> list[Communication]:
         """What the ranks communicate on, by assumption; factors on the time of collectives apart."""
         run = self._run
-        scheduled, of_transports = run.settings[0].scheduled(0), {(id(run.job.transports), run.job.latency): run.shared}
+        scheduled, of_transports = (
+            run.rank_configs[0].scheduled(0),
+            {(id(run.job.transports), run.job.latency): run.shared},
+        )
         for job in self.jobs:
             key = (id(job.transports), job.latency)
             if key not in of_transports:
@@ -172,33 +180,33 @@ class Prices:
                 of_transports[key] = plain.communication(simpy.Environment(), scheduled)
         return [of_transports[id(job.transports), job.latency] for job in self.jobs]
 
-    def _price_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
+    def _price_rank(self, simulated: SimulatedRank, rank_config: RankConfiguration) -> RankPrices:
         options = self._run.job.options
-        costs = [self._costs(each.calibration, setting.gpu) for each in self.assumed]
+        costs = [self._costs(each.calibration, rank_config.gpu) for each in self.assumed]
         device, host = (np.array([getattr(each, name) for each in self.assumed]) for name in ("compute", "host"))
-        kernels_s = setting.kernel_s * device
-        compute = device * self._devices(draw, sleeps=setting.execution.sleeps)
-        if (factor := options.stragglers.get(draw.kind.first, 1.0)) != 1:
+        kernels_s = rank_config.kernel_s * device
+        compute = device * self._devices(simulated, sleeps=rank_config.execution.sleeps)
+        if (factor := options.stragglers.get(simulated.kind.first, 1.0)) != 1:
             compute = compute * [each.straggler(factor) / factor for each in self.assumed]
         constants = dict(zip(TIMES, np.array([_times_of(each) for each in costs]).T, strict=True))
         constants[PER + "copy_Bps"] = np.array([1 / each.copy_Bps for each in costs])
-        codecs = [each.codec(options.codec.name, one_thread=setting.execution.one_thread) for each in costs]
+        codecs = [each.codec(options.codec.name, one_thread=rank_config.execution.one_thread) for each in costs]
         constants[CODEC_KERNEL_S] = np.array([each.launch_s for each in codecs])
         constants[PER + CODEC_RATE] = np.array([1 / each.memory_bandwidth for each in codecs])
         meets = np.array([not each.silent for each in self.assumed], dtype=float)
         constants |= {BUFFERS_PART + name: values * meets for name, values in constants.items()}
-        if not setting.collectives_take:
+        if not rank_config.collectives_take:
             meets = np.zeros_like(meets)
         entered = [each.entering_s(s) for each, s in zip(costs, kernels_s.tolist(), strict=True)]
         constants[ENTER_S] = np.array(entered) * meets
         late_s = np.array([each.late_kernels for each in costs]) * kernels_s * meets
         return RankPrices(costs, compute, host, late_s, constants)
 
-    def _devices(self, draw: SimulatedRank, *, sleeps: bool) -> Columns:
+    def _devices(self, simulated: SimulatedRank, *, sleeps: bool) -> Columns:
         """Return the factors by which devices beside each other, and the slowest of them, take longer than they did."""
-        kind = draw.kind
+        kind = simulated.kind
         factors = np.array([each.shared_compute_slowdown if kind.beside_others else 1.0 for each in self.costs])
-        if draw.rank == LATEST and not sleeps:
+        if simulated.rank == LATEST and not sleeps:
             others = [replace(kind, spread=each.pace_spread, node_spread=each.node_spread) for each in self.costs]
             factors = factors * [other.slowest() for other in others]
         found: Columns = factors / factors[0]
@@ -316,7 +324,7 @@ class CollectivePrices:
             group = shared.lanes[collective.lane]
             demand, capacities = group.demand(collective), group.collectives.transport.capacities
         else:
-            demand = apart.demand(self._run.draws[sent.sender].rank, collective)
+            demand = apart.demand(self._run.simulated_ranks[sent.sender].rank, collective)
             capacities = apart.network.capacities
         size_bytes, latency_s = demand.size_bytes, demand.latency_s
         links_s = size_bytes / min(demand.alone_rate(capacities), demand.rate_limit)

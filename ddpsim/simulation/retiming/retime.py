@@ -78,10 +78,10 @@ class RankWork:
     def _slowdown(self, prices: Prices, number: int, collectives: Sequence[int]) -> None:
         """Find what collectives take of the rank's processor in each column, or the factor that is known."""
         run = self._seen.run
-        setting, costs = run.settings[number], prices.ranks[number].costs
+        rank_config, costs = run.rank_configs[number], prices.ranks[number].costs
         known = [each.compute_slowdown_fixed for each in costs]
         self._fixed = np.where(known, [each.compute_slowdown for each in costs], np.nan)
-        self._share = setting.workload.arithmetic_share
+        self._share = rank_config.workload.arithmetic_share
         self._tail = np.array([each.tail_share for each in costs])
         nothing = np.zeros((len(collectives), len(costs)))
         self._taken = nothing, nothing
@@ -89,7 +89,7 @@ class RankWork:
             return
         distinct = list({id(each): each for each in prices.shared}.values())
         columns = [distinct.index(each) for each in prices.shared]
-        slowdowns = [each.slowdown(setting.costs, setting.gpu, self._share) for each in distinct]
+        slowdowns = [each.slowdown(rank_config.costs, rank_config.gpu, self._share) for each in distinct]
         found = [run.graph.collectives[node] for node in collectives]
         rows = {each.key: (row, each) for row, each in enumerate({each.key: each for each in found}.values())}
         taken = [[slowdown.taken(each) for slowdown in slowdowns] for _, each in rows.values()]
@@ -284,13 +284,13 @@ def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, pr
     job = prices.jobs[column]
     graph = replace(graph, seconds=prices.seconds[:, column].tolist())
     options = replace(job.options, scale_compute=job.options.scale_compute * prices.assumed[column].compute)
-    ranks = zip(run.settings, prices.ranks, strict=True)
-    settings = [
+    ranks = zip(run.rank_configs, prices.ranks, strict=True)
+    rank_configs = [
         replace(each.with_input(prices.assumed[column].input), costs=rank.costs[column], options=options)
         for each, rank in ranks
     ]
-    shared = job.communication(simpy.Environment(), run.settings[0].scheduled(0))
-    again = make_graph_run(replace(run, job=job, settings=settings), shared, graph)
+    shared = job.communication(simpy.Environment(), run.rank_configs[0].scheduled(0))
+    again = make_graph_run(replace(run, job=job, rank_configs=rank_configs), shared, graph)
     end = again.run().end
     return float(period_of(run, extent, lambda node: np.array(end[node])))
 
@@ -430,7 +430,10 @@ class _Retiming:
     def _pass(self) -> Moments:
         run, shape = self._run, self._seen.lasts.shape
         nothing: Columns = np.zeros(self._columns)
-        stages = [[setting.with_input(each.input).input_stage for each in self._assumed] for setting in run.settings]
+        stages = [
+            [rank_config.with_input(each.input).input_stage for each in self._assumed]
+            for rank_config in run.rank_configs
+        ]
         lanes = len(self._dependencies.lanes)
         now = Moments(
             end=np.zeros(shape),
