@@ -43,9 +43,7 @@ def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
         )
         raise InputError(what, place="chakra", remedy="leave it out, or take a step of one device")
     sizes = run.schedule.groups
-    draws: dict[int, int] = {
-        rank: number for number, each in enumerate(run.simulated_ranks) for rank in each.stands_for
-    }
+    draws: dict[int, int] = {rank: n for n, each in enumerate(run.simulated_ranks) for rank in each.stands_for}
     steps = [step_nodes(run, rank, setting) for rank, setting in zip(run.graph.ranks, run.rank_configs, strict=True)]
     files = []
     for rank in range(world_size):

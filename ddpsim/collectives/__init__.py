@@ -3,7 +3,8 @@
 A `Transport` is a library (NCCL or RCCL, gloo, Open MPI) on a placement. It answers with a `Demand` (a latency, bytes
 on links, a highest rate), which shares the links of a `Network` with others in flight, or with `Steps`: the same as
 single transfers, by which the demand is judged. Its numbers are a `Calibration`: `Constant`s, fitted or priors with a
-source. `channels` has the rings that NCCL's search finds in a node, `schedules` says who sends what to whom. Nothing here knows a user's option, a scheme or a workload.
+source. `channels` has the rings that NCCL's search finds in a node, `schedules` says who sends what to whom. Nothing
+here knows a user's option, a scheme or a workload.
 
 Read `schedules.py` first, which has a ring's time by hand; then `transport.py`, the seam, and `execute.py`, which makes
 transports and runs them.

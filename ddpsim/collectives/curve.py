@@ -1,9 +1,9 @@
 """A transport corrected by rows measured on exactly its machine and rank count.
 
-Times between measured rows of one machine: the median of three readings of what happens in between.
-
-Rows far apart do not show where between them a protocol changes; each reading alone is badly off where it guesses
-wrong, and no two of them are wrong in the same place.
+Read `CurveTransport` first. Between two rows a time is the median of three readings of what happens there (`RowTable`):
+the model times a factor between the rows' own, a cubic through both, a fixed cost with a constant rate. Rows far apart
+do not show where between them a protocol changes; each reading alone is badly off where it guesses wrong, and no two of
+them are wrong in the same place.
 """
 
 from __future__ import annotations

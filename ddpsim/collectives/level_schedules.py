@@ -81,6 +81,9 @@ def decomposed(sizes: Sequence[int]) -> TransferSchedule:
     With the sizes GPUs in a node and nodes it is reduce-scatter inside each node, a ring across nodes for each part and
     all-gather inside, rank r being GPU r mod m of node r // m (BlueConnect, Cho et al. 2019, of any number of levels).
     """
+    # At each level a rank exchanges, around a ring of those that differ from it in that digit alone, the part that it
+    # was left with by the level before: `begins` says where that part lies, by level and rank, `widths` how wide each
+    # of its pieces is. Backwards the same parts are gathered, widest last.
     ranks = math.prod(sizes)
     builder = Builder(ranks, ranks)
     begins = [[0] * ranks]

@@ -4,11 +4,12 @@ Each is a schedule of `schedules.py` or `level_schedules.py`, rank by rank on th
 ways between ranks (`transport.py`). Its rate is what its own steps reach with no latency; its latency is that of its
 longest chain of steps.
 
-Spanning trees packed into a graph of links: as many as fit, as Blink broadcasts and sums along.
+Read `PatternTransport` first; `_SCHEDULES` has the patterns by name.
 
-Source: Wang et al., "Blink: Fast and Generic Collectives for Distributed ML" (2020). As many trees of unit links fit,
-from one root to all, as links must be cut to part the root from any other (Edmonds, 1973); they are found one by one,
-each link taken only where the rest still fits (Lovász, 1976).
+`pack_trees` packs spanning trees into a graph of links, as many as fit, along which Blink broadcasts and sums. Source:
+Wang et al., "Blink: Fast and Generic Collectives for Distributed ML" (2020). As many trees of unit links fit, from one
+root to all, as links must be cut to part the root from any other (Edmonds, 1973); they are found one by one, each link
+taken only where the rest still fits (Lovász, 1976).
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def pack_trees(vertices: int, links: Links) -> tuple[int, list[list[int | None]]
     >>> pack_trees(2, {(0, 1): 2, (1, 0): 2})
     (0, [[None, 0], [None, 0]])
     """
+    # Edmonds' theorem says how many trees fit without finding one. Each is then built greedily: a link is taken only
+    # where the theorem says that the others still fit without it, so that no choice has ever to be taken back.
     fits = [_count_trees(vertices, links, root) for root in range(vertices)]
     root = max(range(vertices), key=lambda each: (fits[each], -each))
     left = dict(links)
@@ -88,6 +91,7 @@ def _flow(vertices: int, links: Links, source: int, target: int) -> int:
     total = 0
     while (way := _find_way(vertices, left, source, target)) is not None:
         for ends in way:
+            # Taken, and offered backwards: a later way may undo it.
             left[ends] -= 1
             left[ends[1], ends[0]] = left.get((ends[1], ends[0]), 0) + 1
         total += 1

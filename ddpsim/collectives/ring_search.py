@@ -4,6 +4,11 @@ Depth-first over GPU orders, each hop taking bandwidth from every link of its ro
 after NCCL's `src/graph/search.cc`. The number of hops tried at one speed is bounded, and so is the work at all of them
 together, so the search is fast on any graph; it is never random. On a node of many GPUs rings in rank order are tried
 first, as NCCL tries its forced order: where GPUs are alike, and NICs, no other order carries more.
+
+Three searches lie inside each other: `pack` adds ring to ring, `_candidates` chooses by which NICs and GPUs a ring
+enters and leaves, `_walk` orders the GPUs between. The inner two are generators, and hold the bandwidth of what they
+have yielded until they are asked for the next: nothing may be yielded without its bandwidth taken, nor passed over
+without giving it back. Which speeds are tried, and how far routes may lead, is `channel_search`'s.
 """
 
 from __future__ import annotations
@@ -134,6 +139,8 @@ class RingSearch:
         return found
 
     def _pack_rings(self, speed: float, most: int, limits: Limits) -> list[Ring]:
+        # Branch and bound. A set of rings is looked at once, in whatever order they were found: what they leave of the
+        # links is the same. A branch that cannot beat the best, by what GPUs and NICs can still send, is left.
         best: list[Ring] = []
         goal = min(most, self._room(speed, limits))
         seen: set[tuple[Ring, ...]] = set()
@@ -150,6 +157,7 @@ class RingSearch:
             seen.add(state)
             for ring in self._candidates(speed, limits, found):
                 if extend([*found, ring]):
+                    # The bandwidth stays taken: nobody asks this search again before `pack` begins anew.
                     return True
                 if self._tried > self._most or self._work_left <= 0:
                     return False
@@ -179,6 +187,7 @@ class RingSearch:
                     self._give(self._hops[nic_in, first], speed)
 
     def _list_known_orders(self, found: list[Ring]) -> Iterator[tuple[str, ...]]:
+        # As NCCL replays its last ring (FORCED_ORDER_REPLAY): often links carry it again, backwards or the same way.
         if found:
             last = found[-1].gpus
             yield (last[0], *reversed(last[1:]))
@@ -223,6 +232,7 @@ class RingSearch:
             order = (first, *inside, last)
             for _ in self._hold_hops(order, speed, kind):
                 yield order
+        # Without this look a dead end is found only after every order of the GPUs that can be reached.
         if not self._is_connected(first, last, speed, kind):
             return
         inner = frozenset(self._gpus) - {first, last}
@@ -281,6 +291,7 @@ class RingSearch:
     def _find_ends(self, nic_in: str, nic_out: str, nic_kind: int) -> Iterator[tuple[str, str]]:
         into = self._group_by_kind([((nic_in, gpu), gpu) for gpu in self._gpus], nic_kind)
         out = self._group_by_kind([((gpu, nic_out), gpu) for gpu in self._gpus], nic_kind)
+        # By the farther of both ends first, as NCCL searches near NICs before far ones, then by their sum.
         levels: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for kinds in product(into, out):
             levels.setdefault((max(kinds), sum(kinds)), []).append(kinds)

@@ -52,12 +52,15 @@ def depth_and_fan(nodes: int) -> tuple[int, int]:
 def _parent(node: int, nodes: int) -> int | None:
     if node == 0:
         return None
+    # The lowest set bit is a node's height: leaves are odd. Its parent has the next bit set instead, or where there is
+    # no such node, this bit cleared: `ncclGetBtree` in NCCL's `src/graph/trees.cc`.
     bit = node & -node
     above = (node ^ bit) | (bit << 1)
     return above if above < nodes else node ^ bit
 
 
 def _renumber(first: list[int | None], node: int, nodes: int) -> int | None:
+    # Mirrored, leaves (odd numbers) become inner nodes (even ones) where the count is even; else shifting by one does.
     if nodes % 2 == 0:
         parent = first[nodes - 1 - node]
         return None if parent is None else nodes - 1 - parent

@@ -40,6 +40,8 @@ class DataParallelOptions:
 
 def dataparallel(setup: SchemeInputs, given: DataParallelOptions | None = None) -> Schedule:
     """Parameters broadcast before forward, gradients summed on the first GPU after backward, both 10 MiB at once."""
+    # Frozen parameters are replicated as all others, and every replica waits for all of them: `replicate` returns when
+    # the last chunk has been copied.
     everything = tuple(range(len(setup.all_parameters)))
     broadcasts = [
         Message(
@@ -51,6 +53,7 @@ def dataparallel(setup: SchemeInputs, given: DataParallelOptions | None = None) 
         )
         for place, chunk in enumerate(_chunks(setup, setup.all_parameters))
     ]
+    # One node of autograd has all gradients as its input, so that none is sent before backward ends.
     sums = [
         Message(
             id=f"reduce {place}",

@@ -120,6 +120,8 @@ def zero3(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
         PlanError: a model without parameters.
     """
     setup.check_parameters("zero3")
+    # The coordinator's trace: modules as forward and then backward enter them. At each of its steps what has to be
+    # there is gathered, and what comes next as far as the prefetch bucket lasts.
     modules = sorted(modules_of(setup.all_parameters), key=setup.first_use)
     trace = [
         _Step(PointKind.FORWARD, each, min(each, key=lambda i: setup.first_use((i,))), points(PointKind.FORWARD, each))
@@ -132,6 +134,7 @@ def zero3(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
     sent = 0
     for number, step in enumerate(trace):
         messages += fetching.fetch(number)
+        # A bucket leaves with the gradient that it has no room for: behind the gathers of that gradient's module.
         while step.kind is PointKind.BACKWARD and sent < len(buckets) and buckets[sent][1] in step.module:
             messages.append(_reduction(setup, sent, config, Operation.REDUCE_SCATTER, buckets[sent : sent + 1]))
             sent += 1
@@ -139,6 +142,7 @@ def zero3(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
         _reduction(setup, place, config, Operation.REDUCE_SCATTER, buckets[place : place + 1])
         for place in range(sent, len(buckets))
     ]
+    # Small parameters are never partitioned again: after a step they are gathered once, all together.
     if kept := fetching.kept:
         gather = fetching.gather("gather small", kept)
         every = points(PointKind.FORWARD, tuple(range(len(setup.all_parameters))))

@@ -11,7 +11,7 @@ Sources:
   `group_by_size`: gradients, the last parameter's first, are put together in packs that end with the tensor by which
   they pass the bytes of one; 0 bytes, the default, is one pack.
 
-The schedule of GradientFlow: norms of a bucket's chunks, then the chunks that count.
+`gradientflow` is the schedule of GradientFlow (`chunks.py`): norms of a bucket's chunks, then the largest chunks.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def gradientflow(setup: SchemeInputs, given: GradientFlow) -> Schedule:
         PlanError: micro-batches that send each their gradients, which are left over from one another.
     """
     setup.check_sums_are_steps("gradientflow", "what one sum leaves out the next would send")
+    # Norms have a stream of their own: they are small, and behind another bucket's values they would hold up their own.
     norms, values = [], []
     passes = SUMMING_PASSES + (MOMENTUM_PASSES if given.momentum else 0.0)
     for place, bucket in enumerate(setup.buckets):

@@ -1,4 +1,8 @@
-"""Schemes by name: the shipped ones with their options, and anybody's own."""
+"""Schemes by name: the shipped ones with their options, and anybody's own.
+
+`scheme_named` is the way in. A scheme's module is imported when it is asked for, so that a command which takes `ddp`
+loads no other.
+"""
 
 from __future__ import annotations
 

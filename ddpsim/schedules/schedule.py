@@ -1,6 +1,7 @@
 """A schedule: what one iteration of data-parallel training sends, when, and what waits for it.
 
-Its queue (`queue_of`) says which messages may be launched at a point, and for which a rank waits there.
+Read `Schedule`; its messages are `message.Message`s. Its queue (`queue_of`) says which may be launched at a point, and
+for which a rank waits there. `check` refuses what could not be carried out, or would not train.
 """
 
 from __future__ import annotations
@@ -182,6 +183,7 @@ def message_document(message: Message) -> dict[str, Any]:
         "after": [*map(str, message.after), *(f"message:{name}" for name in message.after_messages)],
         "blocks": [*map(str, message.blocks)],
     }
+    # What a message has by default is left out, so that a fingerprint stays where a later version has one more key.
     if message.part is not None:
         found["part"] = list(message.part)
     if message.chunks is not None:

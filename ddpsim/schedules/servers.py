@@ -56,6 +56,8 @@ def parameter_server(setup: SchemeInputs, given: Servers) -> Schedule:
         replace(message, group=SERVERS, stream="push")
         for message in sums(setup, setup.buckets, "push", Operation.REDUCE)
     ]
+    # A pull waits for its bucket's update, which takes the bucket's share of the optimizer's time by bytes, over the
+    # servers: each updates an equal part of it.
     places = setup.in_forward_order(setup.buckets) if given.tictac else range(len(pushes))
     whole = setup.size_bytes(range(len(setup.parameters)))
     pulls = [

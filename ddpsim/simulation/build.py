@@ -2,6 +2,9 @@
 
 What is launched where is asked of the queue that an executor asks too (`Launches`): a gradient or a point is announced
 to it, and what it lets go is written behind.
+
+Start at `IterationBuilder.build`, an iteration from its batch to its optimizer. A CPU's thread and a GPU with its host
+differ most in backward: `_backward_on_thread` is the plain one, `_backward_on_device` has the same and its shortcuts.
 """
 
 from __future__ import annotations
@@ -130,6 +133,7 @@ class IterationBuilder:
         to, rank_config = self._to, self._rank_config
         if not self._device:
             to.begin_phase()
+        # Stops are at shares of the whole forward, ascending: what lies between two of them is the difference.
         host, work = 0.0, 0.0
         self._turns.begin("forward", begun)
         for host_share, work_share, stop in self._stops[pass_.stage]:
@@ -146,6 +150,7 @@ class IterationBuilder:
             else:
                 to.layer_waits(nodes, stop, launches.scheduled.layers_lane)
             host, work = host_share, work_share
+        # Its stops have made all updates that the step before left; a second micro-batch's forward makes none.
         self._owes_update = False
         self._compute_forward(nodes, pace, 1.0 - host, 1.0 - work)
         if self._device:
@@ -219,6 +224,8 @@ class IterationBuilder:
         needed, lane = scheduled.needed, scheduled.layers_lane
         filled, unused = self._hooked(nodes, scheduled, pass_)
         to.begin_phase()
+        # In the order in which gradients come. Each is computed, added to those of earlier micro-batches, copied into
+        # its bucket by DDP's hook, and announced, by which its bucket may be complete.
         for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
             if parameter in needed:
                 point, since = Point(PointKind.BACKWARD, parameter), to.moment()
@@ -239,6 +246,7 @@ class IterationBuilder:
                 to.serve(rank_config.costs.hook_s + rank_config.copies_s[parameter])
             if pass_.last:
                 to.launch_all(nodes, launches.gradient(parameter, unused))
+                # Parameters without a gradient are announced once, before the first one: `Reducer::autograd_hook`.
                 unused = ()
         begun = to.moment()
         to.compute(pace.tail_host)
@@ -255,6 +263,8 @@ class IterationBuilder:
         self._turns.begin("backward", begun)
         devices = rank_config.devices
         hook_s, queued, owed_s, copied_s = rank_config.costs.hook_s, to.graph.queued, 0.0, 0.0
+        # `owed_s` is the hook of the gradient before: the host runs it when it has launched that one's kernels, so that
+        # it delays the launch of the next.
         gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
         for parameter, host_s, work_s, lag_s in gradients:
             if devices[parameter] != to.current:
@@ -267,6 +277,8 @@ class IterationBuilder:
                 host_s, work_s = self._layers_wait(nodes, messages, lane, host_s, work_s)
             fills = parameter in filled
             copy_s = rank_config.copies_s[parameter] if fills else 0.0
+            # Most gradients are one launch, one completion and one copy, written in one go; below, the same node by
+            # node, with what may come between.
             plain = (host_s > 0 or owed_s > 0) and lag_s <= 0 and not adds
             if plain and to.fits(KERNELS + fills):
                 ready = to.gradient(work_s, host_s, owed_s, copy_s)
@@ -274,6 +286,7 @@ class IterationBuilder:
                 to.device(work_s)
                 to.host(host_s + (owed_s + hook_s if adds else owed_s))
                 if lag_s > 0:
+                    # As recorded, it completes no sooner than that long after its hook.
                     to.add_on_stream(NodeKind.NOT_BEFORE, lag_s)
                 if adds:
                     to.copies(rank_config.add_s(parameter))
@@ -291,6 +304,7 @@ class IterationBuilder:
                 owed_s = 0.0
                 copied_s += float(message.encoding.encode_s)
             unused = ()
+        # On the stream, and none of the model's computing: a trace takes it off backward.
         nodes.copied_s += copied_s
         if to.current != 0:
             begun = self._turns.go_back(nodes, 0, begun)

@@ -1,6 +1,8 @@
 """What the ranks of a job share: one clock, one network, what carries their messages and copies their batches.
 
-What a simulated run takes as given, beside its workload, machine and options.
+Start at `JobResources.communication`, which makes a `Communication`: it carries each collective (`transfer`) and says
+what that costs the computation beside it (`slowdown`) and what the computation costs it (`on_busy`). `Assumptions` are
+the factors under which a run is made, other than 1 for the ends of bands.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ WireFactor = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What a simulated run takes as given.
+    """The constants of a simulated run, and factors on parts of its time, by which bands and sensitivities are had.
 
     Attributes:
         calibration: constants in force; None is the priors.
@@ -271,6 +273,7 @@ class JobResources:
             on: a network that another job is on too, so that links are those of each node; None is the job's own, where
                 one node's stand for those of all.
         """
+        # One node stands for all that are alike, but where two jobs share the fabric: links are then each node's own.
         rings = runs_in_rings(scheduled.schedule)
         options = replace(self.options.collective, rings=rings, expand=False)
         expanded = options if on is None else replace(options, expand=True)
@@ -280,6 +283,7 @@ class JobResources:
             make, over = partial(self._collectives, env, options), partial(self._over, env)
             links = StageLinks(env, self.placement, self.options.cut, self.options.tensor_parallel, ways, make, over)
             return Communication(env, self.costs, world, links.lanes(scheduled.lanes))
+        # A group that is all ranks, by no pattern of its own, sends as the world does: one transport, one network.
         made, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
         # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
         network = world.collectives.network if EXPERT in groups else None
@@ -295,10 +299,12 @@ class JobResources:
                 found = self._collectives(env, own, part, beside, share)
             made[name] = LaneGroup(found, ranks, together)
         lanes = [made[group] for group, _ in scheduled.lanes]
+        # The other devices of each rank: a communicator each, from the same nodes by other GPUs, on the same network.
         for device in range(1, self.placement.devices):
             on = SharedNetwork(world.collectives.network, device)
             of_device = self._collectives(env, options, self.placement.of_device(device), on)
             lanes[device] = LaneGroup(of_device, world.ranks)
+        # Over gloo a pattern's messages are sends of one thread, one behind the other.
         if world.collectives.sends_in_line:
             latency_s = send_s(world.collectives, world.ranks)
             for number, (group, _) in enumerate(scheduled.lanes):

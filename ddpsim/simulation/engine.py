@@ -1,4 +1,4 @@
-"""From a workload, a placement and options to a `Trace`."""
+"""From a workload, a placement and options to a `Trace`: `simulate`, by `run_job` and `trace_of`."""
 
 from __future__ import annotations
 
@@ -122,6 +122,7 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
         simulated.rank: rank_config.part
         for simulated, rank_config in zip(ran.simulated_ranks, ran.rank_configs, strict=True)
     }
+    # A rank of a pipeline numbers the parameters of its part; a trace has those of the model.
     records = [
         record if (part := parts[rank.number]).size == 1 else in_model(record, part.indices)
         for rank in ranks
@@ -134,17 +135,17 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     provenance = _provenance(ran.workload, placement, options, plan)
     if ran.shared.apart is not None:
         provenance |= ran.shared.apart.remarks()
-    # Without a word between them each goes its own way, and the slowest is what a step is told by.
+    # Without communication no rank waits for another, and the step is the slowest one's: the path is sought there.
     own_ways = ranks if options.comm != "real" else graph.ranks[:1]
-    found: Sequence[PathSpan] = ()
+    waited_for: Sequence[PathSpan] = ()
     if path:
         ways = (rank.iterations[extent.begin : extent.end] for rank in own_ways)
         ends = [(each[0].start, each[-1].end) for each in ways]
         first, last = max(ends, key=lambda pair: times.end[pair[1]] - times.end[pair[0]])
-        found = critical_path(graph, times, first, last, ran.shared.shares)
+        waited_for = critical_path(graph, times, first, last, ran.shared.shares)
     spans = spans_of(counted, backend)
     size, schedule, beside = placement.world_size, ran.schedule, ran.beside
-    return Simulated(size, backend, counted, spans, provenance, found, plan=plan, schedule=schedule, beside=beside)
+    return Simulated(size, backend, counted, spans, provenance, waited_for, plan=plan, schedule=schedule, beside=beside)
 
 
 def _repeat(ran: JobRun, counted: Sequence[Iteration]) -> Iterator[Iteration]:

@@ -39,7 +39,7 @@ _Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class OtherJob:
-    """What was seen of the job beside.
+    """The job that ran beside the one asked about.
 
     Attributes:
         workload: its name.
@@ -110,20 +110,24 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
     env, apart = shared.env, shared.apart
     transfer = shared.transfer if job.options.comm == "real" else None
     run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
-    told: dict[tuple[int, ...], OnBusy] = {}
+    # Ranks, and devices, on the same lanes share one counter of who is busy: any one of them slows the messages.
+    on_busy: dict[tuple[int, ...], OnBusy] = {}
     for simulated, rank_config, rank in zip(simulated_ranks, rank_configs, graph.ranks, strict=True):
         network, several = shared.collectives.network, len(rank.streams) > 1
         slowdown = shared.slowdown(rank_config.costs, rank_config.gpu, rank_config.workload.arithmetic_share)
+        # A batch on a CPU is where it is computed: loading takes time, a copy none.
         stage = None if rank_config.execution.one_thread else rank_config.input_stage
         processors: list[Processor] = []
         for device in range(len(rank.streams)):
             used = tuple(number for number, nodes in enumerate(rank.lanes) if nodes)
             lanes = (device,) if several else used
-            if lanes not in told:
-                told[lanes] = shared.on_busy(lanes or None)
+            if lanes not in on_busy:
+                on_busy[lanes] = shared.on_busy(lanes or None)
             # What a rank sends by itself is slowed by itself, and has no kind of hops, as a pattern has none.
             own = None if apart is None else slow_messages(apart.network, job.costs, {}, simulated.rank)
-            processors.append(Processor(env, slowdown, own or told[lanes], job.costs.copy_slowdown, rank_config.late_s))
+            processors.append(
+                Processor(env, slowdown, own or on_busy[lanes], job.costs.copy_slowdown, rank_config.late_s)
+            )
         run.add(
             rank,
             processors,
@@ -182,7 +186,7 @@ _ROOM = 1.3
 """Steps of the other job that are simulated over those that it would have made at its pace so far."""
 
 _LEAST_SHARE = 0.05
-"""Share of a job that has been run, at least, by which its other steps are foretold."""
+"""Share of a job that has been run, at least, by which the number of its steps is guessed."""
 
 _LEAST_S = 1e-6
 """Seconds of an iteration that computes nothing."""
@@ -215,6 +219,8 @@ class BesideRun:
         other = self._job_of(1)
         own_s, other_s = _computing_s(resolved), _computing_s(other)
         steps = math.ceil(resolved.extent.total * own_s / other_s / self.other.job.period) + 2
+        # How many steps the other makes is known only when both have run: it is given as many as it would make by
+        # itself, and more, from the share that it lasted for, until it outlasts the job asked about.
         while True:
             most = min(MOST_STEPS, MOST_GRADIENTS // len(other.workload.parameters) // self.other.job.period)
             if steps > max(most, 1):

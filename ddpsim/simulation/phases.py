@@ -97,6 +97,8 @@ class PreForwardBuilder:
         flattened_s, launch_s = _price_apart(count * costs.buffer_s), _price_apart(costs.launch_s)
         copies_s = _price_apart(costs.copies_s(count, sum(map(sum, sizes_of.values()))))
         lane = rank_config.scheduled(nodes.index).buffers_lane
+        # torch's `_sync_buffers` flattens the buffers of a dtype, broadcasts each and copies them back before forward
+        # goes on: on a device the stream waits for each, a thread for all of them together.
         if self._device:
             to.host(flattened_s)
             whole = sum(map(sum, sizes_of.values()))
@@ -174,6 +176,7 @@ class OptimizerBuilder:
         That a device waits between two of them is no time of the optimizer's.
         """
         to, nodes, launches, updates = self.to, self.nodes, self.launches, self.launches.scheduled.updates
+        # Points are announced whether or not the optimizer steps, for messages may wait for them in each iteration.
         if to.one_thread:
             for update in updates:
                 if nodes.stepped:
@@ -182,6 +185,8 @@ class OptimizerBuilder:
                 else:
                     to.launch_all(nodes, launches.mark_passed(*update.after))
             return
+        # What the first update waits for comes before the optimizer's time begins, what later ones wait for is taken
+        # off again: an interval that runs backwards, from its end to its begin.
         if updates and nodes.stepped:
             to.take_in(nodes, launches.take_waits(*updates[0].before))
         nodes.optimizer_begun = to.moment()

@@ -137,6 +137,8 @@ class RankBuilder:
             copy_s: nothing where it is not copied.
         """
         graph, compute, writing = self.graph, self.stream, self.graph.writing
+        # Numbers follow from how many nodes there are: [kernels,] launch, completion[, copy]. The kernels run behind
+        # what the host did before; completion and copy wait for this launch, for the hook is called when it is over.
         launched = len(graph.kind)
         if work_s > 0:
             graph.kind.append(NodeKind.COMPUTE)
@@ -252,12 +254,14 @@ class RankBuilder:
             self.launch(iteration, message, owed_s)
             self.on_device(here)
             return
+        # What it comes after may not have been sent yet: in the first iteration, or where not every one sends it.
         before = [self._sent[number].done for number in message.after if number in self._sent]
         if message.host_awaits:
             for done in before:
                 if self.one_thread:
                     self.expose(iteration, done)
                 else:
+                    # It is over before any later kernel begins, which it cannot come upon any more.
                     self._entering.pop(done, None)
                     self.on_host(NodeKind.WAIT, after=(done,))
             before = []
@@ -268,12 +272,14 @@ class RankBuilder:
             self.serve(fill_s + costs.launch_s)
             filled = self._host
         else:
+            # The collective's stream waits for an event on the computing one, as torch records it before each launch.
             self.host(owed_s + encoding.host_s + len(encoding.messages) * costs.launch_s)
             ready = filled = self.event()
             if fill_s > 0:
                 self.copies(fill_s)
                 filled = self.event()
         self._send(iteration, message, ready, (filled, *before))
+        # Its start takes something of the next kernel, which is not written yet: `device` charges it there.
         if not self.one_thread and self._enter_s > 0:
             self._entering[self._sent[message.number].done] = self.current, len(encoding.messages)
         if not message.blocking:

@@ -55,9 +55,13 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
     input_s = None if nodes.input is None else total([nodes.input])
     layers_s = sum(end[each.ended] - end[each.begun] for each in nodes.layers)
     if not rank.one_thread:
+        # On a device an interval is from event to event of its stream, whatever lay in between. Forward begins with
+        # the iteration, so that batch, broadcast and waits are taken off; backward holds copies and waits of DDP. A
+        # thread notes each stretch of computing by itself.
         in_forward_s = total((each.begun, each.ended) for each in nodes.layers if each.forward)
         forward_s -= (input_s or 0.0) + broadcast_s + held_up_s + in_forward_s
         backward_s -= nodes.copied_s + _idle_s(nodes, times)
+        # It ends where the next iteration begins, when it has no interval of its own.
         optimizer_s += 0.0 if nodes.optimizer_begun is None else end[nodes.end] - end[nodes.optimizer_begun]
     return Iteration(
         rank=rank.number,
@@ -111,9 +115,9 @@ def in_model(record: Iteration, indices: Sequence[int]) -> Iteration:
 
 
 def _idle_s(nodes: IterationNodes, times: NodeTimes) -> float:
-    """Return for how long a device stood in backward on account of DDP: what it idled more, and waited."""
-    stood = [(times.stood[begun], times.stood[ended]) for begun, ended in nodes.backward]
-    idled_s, waited_s = (sum(after[which] - before[which] for before, after in stood) for which in (0, 1))
+    """Return for how long a device computed nothing in backward on account of DDP: what it idled more, and waited."""
+    idled = [(times.idled[begun], times.idled[ended]) for begun, ended in nodes.backward]
+    idled_s, waited_s = (sum(after[which] - before[which] for before, after in idled) for which in (0, 1))
     return max(0.0, idled_s - nodes.idle_s) + waited_s
 
 
@@ -176,11 +180,14 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
         now_s = min(now_s, until_s)
 
     meetings = _meetings(graph)
+    # Back in time from `last`, from each node to the one that held it up, until `begin`. `now_s` is the moment before
+    # which nothing is explained yet: spans join without gaps, for `spend` moves it and nothing else does.
     while now_s > begin_s and node != ORIGIN:
         if (collective := graph.collectives.get(node)) is not None:
             wire_s = min(times.wire[node], now_s)
             spend(node, wire_s, shares(collective))
             if times.begin[node] < wire_s:
+                # The rank waited for others: the path goes on, on the rank that came last.
                 came = [each for each in meetings[collective.lane, collective.number] if times.begin[each] <= wire_s]
                 node = max(came, key=times.begin.__getitem__)
         place = (node, *before.get(node, ()))

@@ -1,8 +1,8 @@
 """Everything that a step rests on, from workload, machine, options and calibration: found here once, or refused.
 
-Below, nothing looks a GPU up, judges what was asked for, or asks what kind of clock a workload was recorded on.
-
-What cannot be simulated, and is refused before anything is: node templates, extents and schedules.
+Below, nothing looks a GPU up, refuses an option, or asks what kind of clock a workload was recorded on. `resolve` is
+the order in which things are known; the `check_*` before it refuse node templates, extents and schedules that cannot be
+simulated.
 """
 
 from __future__ import annotations
@@ -225,6 +225,7 @@ def resolve(
         PlanError: a schedule that cannot be carried out.
     """
     workloads: Workloads = {None: workload} if isinstance(workload, Workload) else workload
+    # First what was asked for against itself, the workload and the ranks: nothing is looked up for what is refused.
     workload, assumed = workloads[None], assumed or Assumptions()
     calibration, options = assumed.calibration, assumed.scale(options)
     placement = assumed.on(placement)
@@ -244,13 +245,17 @@ def resolve(
     gpu = gpu_of(workload.gpu, workload.provenance)
     costs = Costs.of(backend, calibration, gpu, scale_host=options.scale_host)
     costs_of = partial(Costs.of, backend, calibration, terms=True, scale_host=options.scale_host)
+    # An assumed factor is on what the workload's own host does: DDP's costs are constants with doubts of their own.
     options = replace(options, scale_host=options.scale_host * assumed.host)
     parts = options.parts(workload)
     kinds = list(_kinds_of(workloads, placement, options, costs, parts))
     if not options.ranks_meet:
+        # Where ranks do not wait for each other none stands for another: whom it meets at a server differs.
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
     simulated_ranks, planned = ([], None) if drawn is None else drawn
     schedules, ranks = [NOTHING.schedule], placement.world_size
+    # The reducer's schedules differ from iteration to iteration, where a policy rebuilds buckets: `BucketSchedules`
+    # makes them below. Any other is one for all iterations, or one for each part of the model.
     if options.fixed_schedule:
         schedules.clear()
         for part in parts:
@@ -262,6 +267,7 @@ def resolve(
     if extent is None:
         extent = SimulatedIterations.of(options, max(options.iterations_of(kind.workload) for kind in kinds))
     extent = extent.fit(options, schedule)
+    # Micro-batches that one stands for are no events, but records in the trace.
     repeated = (extent.end - extent.begin) // options.period * extent.repeats
     check_extent(extent.end + repeated, len(kinds[0].workload.parameters), len(kinds))
     simulated_ranks = simulated_ranks or [
@@ -279,6 +285,7 @@ def resolve(
         make = partial(make_ready, lanes=lanes_of(schedules), gloo=backend == "gloo", host_copy_s=copy_s)
         rank_configs = carry_out(rank_configs, lambda each: in_every_iteration(make(schedules[each.part.place], each)))
     job = JobResources(placement, options, calibration, backend, costs, gpu, assumed.wire_factor, assumed.latency)
+    # Last, for it makes the transports: a search for channels, whose result the run takes from `job`.
     _check_transports(job, rank_configs[0], extent)
     return ResolvedJob(job, workload, kinds, simulated_ranks, rank_configs, extent)
 
@@ -330,6 +337,7 @@ def _kinds_of(
     """Yield the ranks by workload, straggler factor, unused parameters and part of the model, lowest rank first."""
     trainers = scheme_named(options.scheme).trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workloads[None].parameters) for rank in options.unused}
+    # What no rank uses has no gradient anywhere; what some rank uses, others still reduce as zeros.
     nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
     members: dict[tuple[str | None, float, frozenset[int], int], list[int]] = {}
     for node_class in placement.classes:
@@ -344,6 +352,7 @@ def _kinds_of(
                     place = options.cut.place_of(rank, placement.world_size, options.tensor_parallel)
                 kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset()), place
                 members.setdefault(kind, []).append(rank)
+    # Ranks of one kind differ by their draws alone. The kind of rank 0 is first: a trace and a schedule are its.
     for (name, factor, unused_here, place), ranks in sorted(members.items(), key=lambda each: min(each[1])):
         source = workloads[name]
         beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not source.timed
@@ -389,6 +398,7 @@ def _rank_configs_of(
     if plans is None and len(parts) == 1:
         views = [view for simulated in simulated_ranks for view in simulated.seen]
         plans = plans_of(options, first, views, range(cycle - 1, total, cycle), total)
+    # Of one workload all but the pace is equal, and of thousands of parameters takes long to find.
     alike: dict[int, RankConfiguration] = {}
     for simulated in simulated_ranks:
         own = simulated.kind.workload

@@ -178,12 +178,15 @@ def _messages_of(
         rank_config.options.gradient_as_bucket_view,
     )
     codec, devices, several = rank_config.codec, rank_config.devices, len(rank_config.execution.devices) > 1
+    # On a lane of rings, which threads of their own carry out over gloo, those threads wait for what comes before.
     rings = runs_in_rings(schedule)
     rung = {(each.group, each.stream) for each in schedule if rings and each.op.in_parts}
     numbers = {message.id: number for number, message in enumerate(schedule)}
     for number, message in enumerate(schedule):
         lane, whole = (message.group, message.stream), sum(parameters[index].size_bytes for index in message.parameters)
         tensors = len(message.parameters) * message.size_bytes / whole if whole else 0.0
+        # A message may carry a part of its tensors: as many are copied as its bytes are of theirs. Chunks are chosen
+        # anew each time, so that all of a bucket is gone through.
         copied, tensors = (message.size_bytes, tensors) if message.chunks is None else (whole, len(message.parameters))
         copy_s = tensors * costs.copy_s + copied / costs.copy_Bps
         waits = gloo and bool(message.after_messages)

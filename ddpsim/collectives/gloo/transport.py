@@ -181,11 +181,13 @@ class GlooTransport(Transport):
             return self._tree(size_bytes)
         if operation is Operation.REDUCE:
             return self._reduce(size_bytes)
+        # What moves the bytes may be another operation: torch's reduce-scatter over gloo is an allreduce.
         around = self._resolve_operation(operation)
         steps, share = around.steps(self._ranks), around.sent(self._ranks)
         cut = around is Operation.ALLREDUCE or (self._rings and around.in_parts)
         segments = self._segments(size_bytes) / self._ranks if cut else 2
         limit, turns = self._reduced_rate() if around.reduces else math.inf, 1.0
+        # Two ranks on one connection send in turn, each behind the other's message: `turns` times as long.
         if self._uses_one_connection(around):
             turns = count_exchanged(gather=around.in_parts) / share
             limit = self._hop_rate() / turns

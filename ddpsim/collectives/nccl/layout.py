@@ -1,7 +1,7 @@
 """What NCCL's rings and trees load on a placement, before any constant: links, kinds of hops, the shape it tunes by.
 
-Heads of in-switch reductions: which GPUs take sums from the switch, and how fast, as NCCL finds them.
-
+Read `Layout.__init__`: a pattern each of the ring, the trees and the in-switch reduction, and the `Shape` by which NCCL
+picks. `find_switch_graph` has the heads of in-switch reductions: the GPUs that take sums from the switch, and how fast.
 Source: NCCL 2.30 `src/graph/search.cc`, pattern NVLS: one channel a head, each moving its part over every GPU's link to
 the switch, twice over the head's own; the more heads the better. On one node every GPU is a head, between nodes the
 GPU nearest to each NIC.
@@ -138,6 +138,7 @@ class Layout:
             find_channels(each.template, placement.gpus(each), network=placement.nodes > 1)
             for each in placement.classes
         ]
+        # A ring over nodes of several kinds needs a channel in each: the fewest decide.
         self.rings = min(len(channels.rings) for channels in self._channels)
         self.carried = _find_most_carried(self.nodes)
         self.depth, self.fan = depth_and_fan(self.nodes)
@@ -148,6 +149,7 @@ class Layout:
         self.nvls = Pattern.of(self._switch_loads())
         between = (load for load in self.tree.loads if load.group in (NET, HOST))
         self.nvls_tree = Pattern.of([*self.nvls.loads, *between])
+        # The slowest of the NICs decides, as of all that ranks do together.
         nics = [nic for each in placement.classes for nic in each.template.nics] if placement.nodes > 1 else []
         self.lone = placement.gpus_per_node == 1 and any(nic_kind(nic.kind).lone for nic in nics)
         self.nic_share = min((share for nic in nics if (share := nic_kind(nic.kind).share)), default=None)

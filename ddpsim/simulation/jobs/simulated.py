@@ -320,6 +320,7 @@ class Options(JobOptions):
             InputError: NCCL without a GPU, a factor on host time where the host's time is the computation, an input
                 stage to be taken from it where it has none, or parameters on several devices.
         """
+        # In the order of what is refused first: what has to be known of the workload, then what it cannot be with.
         if self.input_stage != NO_INPUT:
             self.input_of(workload)
         check_devices_told(workload.name, workload.devices, workload.parameters)

@@ -1,7 +1,7 @@
 """A model in consecutive stages, and what each rank of a pipeline has of a workload and of its pace.
 
 A stage is some layers next to each other in forward's order, of which the longest is as short as can be. Rank r of P
-has the stages r, r + P, and so on.
+has the stages r, r + P, and so on. Read `parts_of`: it makes a `ModelPart` for each rank of a pipeline.
 """
 
 from __future__ import annotations
@@ -169,6 +169,8 @@ def parts_of(workload: Workload, given: Pipeline) -> Iterator[ModelPart]:
     Raises:
         InputError: more stages than layers, or an order that its micro-batches do not go into.
     """
+    # Two clocks: a stage's span is a share of forward on the device, and on the host, which launches layers at other
+    # shares of its own time. `own` has the same within what the rank has, its stages one after the other.
     cut = stages_of(workload, given.stages * given.stages_per_rank)
     count = len(cut.stages)
     device = _spans(cut.forward_s)
@@ -250,6 +252,8 @@ def _workload_of(workload: Workload, cut: StageCosts, part: ModelPart, kept: flo
     Args:
         kept: micro-batches of whose activations it keeps its stages' at once, at most.
     """
+    # Forward goes by time, backward by its gradients, the optimizer by bytes: what each was cut by. Frozen parameters
+    # and buffers go where the nearest parameter of their module is. Operators would be of the whole model: left out.
     indices, held = list(part.indices), [each.stage for each in part.stages]
     hook, ready = (
         _gradients_of(times, cut, held)[:, indices] for times in (workload.gradient_hook_s, workload.gradient_ready_s)

@@ -1,4 +1,11 @@
-"""The collectives of a run under other constants: what each takes beside the others and the computation it meets."""
+"""The collectives of a run under other constants: what each takes beside the others and the computation it meets.
+
+A collective's time is `_ratio` times what it takes alone, over what is left of the links: `lasts = ratio * alone / (1 -
+part * (1 - rate))`. `alone` depends on the share of its time in which ranks compute (`CollectivePrices.bytes_s`),
+`rate` is its mean part of links where those on them at once share evenly, `part` how much of that loss it was seen to
+pay, and `ratio` what the run shows beyond all this. `part` and `ratio` are of the run and kept; the others are found
+anew in each pass (`RetimedCollectives.relax`).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +27,7 @@ from ddpsim.simulation.retiming.intervals import Columns, fair_rates, integrate_
 from ddpsim.simulation.retiming.prices import CollectivePrices, Prices, SentCollective
 
 _MET = 0.02
-"""Share of the links that others have from which on it is told by a run what they cost."""
+"""Share of the links that others must have had in the run, for its times to show what sharing costs."""
 
 ROUNDING = 1e-9
 """Share by which times may differ, as sums of the same floating-point numbers do in another order."""
@@ -116,6 +123,7 @@ class RetimedCollectives:
         self._seen, self._prices, self._busy = seen, prices, busy
         run, ranks_of = seen.run, seen.order.graph.ranks
         self._apart = goes_apart(run)
+        # Places: one a meeting of ranks, in the order of lanes; where ranks do not meet, one a rank's own message.
         met_by: list[list[bool]] = [[]]
         if self._apart:
             each_rank = [[node for lane in rank.lanes for node in lane] for rank in ranks_of]
@@ -139,11 +147,13 @@ class RetimedCollectives:
         wire = np.array([run.times.wire.get(node, np.nan) for node in nodes])
         met = not self._apart and run.job.options.fidelity != "closed" and any(each.met for each in copies)
         self._copies = copies if met else []
+        # What it takes at least, whatever the links do: broadcasts of buffers, and allreduces over gloo beside others.
         self._floor = self._times.floor_s[self._kind]
         if not self._apart:
             least_s = self._times.beside_others_s(self._collectives, wire, seen.end_s[self._all[0]])
             self._floor = np.maximum(self._floor, least_s)
         self._links = self._list_shared_links()
+        # Last what the run shows of each beyond its price; then its price in each column is what it takes.
         self._ratio, self._seen_busy, seen_rates = self._seen_ratio(wire)
         self._part, self._seen_rates, self._rates_now = self._parts(seen_rates), seen_rates, seen_rates
         self._set_lasts(self._time_alone(self._seen_busy), seen_rates)

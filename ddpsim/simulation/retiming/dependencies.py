@@ -2,6 +2,9 @@
 
 Streams, the host, the loader and the collectives of a lane keep the order that the run showed. What lies on one stream
 between two waits is one operation: an end is the sum of what the nodes take, from the latest of where they could begin.
+
+Start at `Dependencies.__init__`: each resource writes operations, with the rows they find and the rows they need, and a
+topological sort puts them in order. The functions below it are the operations, one a kind of node.
 """
 
 from __future__ import annotations
@@ -220,6 +223,8 @@ def _run_queued(rows: slice, after: Sequence[int], released: NDArray[np.intp], l
         lasts, begin = now.lasts[rows], now.end[released]
         if len(places):
             begin[places] += seconds
+        # Node k ends at max over i <= k of (begin_i + what i to k take), where begin_i is when the host had queued i: a
+        # running maximum of begin_i less all work before i, plus the work until k.
         worked = np.cumsum(lasts, axis=0)
         begin -= worked
         begin += lasts
@@ -235,6 +240,8 @@ def _run_paced(rows: slice, before: int, paced: NDArray[np.bool_], number: int) 
     sleeps = paced[:, None]
 
     def done(now: Moments) -> None:
+        # The same running maximum: what works takes its time, and a layer that sleeps ends when it is due, or at once
+        # where that has passed.
         lasts = now.lasts[rows]
         slept = np.cumsum(np.where(sleeps, lasts, 0.0), axis=0)
         worked = np.where(sleeps, 0.0, lasts)
@@ -272,6 +279,8 @@ def _meet(arrivals: Sequence[Arrival], place: int, *, in_line: bool) -> Operatio
     """A collective for which ranks meet, on the first stream of its lane that is free."""
 
     def done(now: Moments) -> None:
+        # `free` is when each of the lane's one or two streams is, the earlier first: as `GraphRun` has it, the next
+        # collective goes to that one.
         free, line, wire = now.free[place], now.line[place], None
         for row, after in arrivals:
             begin = now.begin[row] = np.maximum(_find_last(now.end, after), free[0]) + now.late[row]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Columns = NDArray[np.float64]
-"""Numbers whose last axis is the columns: the assumptions under which moments are told."""
+"""Numbers whose last axis is the columns, one for each assumption."""
 
 _SHORT_S = 1e-12
 """What takes no longer has no share of anything."""
@@ -25,6 +25,8 @@ class Integral:
     """
 
     def __init__(self, moments: Columns, rates: Columns, horizon_s: float) -> None:
+        # All columns are one piecewise linear function: each is shifted by a horizon that no moment of the one before
+        # reaches, so that one `np.interp` answers for all.
         columns = moments.shape[1]
         self._shift = horizon_s * np.arange(columns)
         grown = np.zeros((len(moments) + 2, columns))

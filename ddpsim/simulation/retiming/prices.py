@@ -1,7 +1,8 @@
 """What each node of a graph takes under several assumptions at once: a column an assumption.
 
-Nodes' seconds are linear in DDP's costs, which `StepGraph.terms` has, and beside those in the pace of the rank's device
-or host. Nothing is built anew for that. What would make another graph, is refused.
+A node's seconds are a sum of DDP's costs, each so many times (`StepGraph.terms`), and of the model's own time, which
+goes with the pace of the rank's device or host. So a column is a product of matrices, and nothing is built anew. What
+would make another graph is marked (`Prices.another`). Read `Prices.__init__`; `CollectivePrices` has the messages'.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class Prices:
         for simulated in run.simulated_ranks:
             kind = simulated.kind
             others = [replace(kind, spread=c.pace_spread, node_spread=c.node_spread) for c in self.costs]
+            # A rank that stands for the slowest is in the graph only where devices differ; of several recorded
+            # iterations there is one in any case, the latest of their draws.
             self.another |= [len(kind.paces) == 1 and other.differs != kind.differs for other in others]
         self.another |= list(map(self._moves_part_of_host, assumed, self.costs))
         if job.options.straggling is not None:
@@ -109,6 +112,7 @@ class Prices:
         names = list(self.ranks[0].constants)
         nodes, sums, times = _terms(graph, names)
         constants = [np.stack(list(rank.constants.values())) for rank in self.ranks]
+        # Work of no time has no node. Where a constant was 0 in the run and is more in a column, nodes are missing.
         used = np.flatnonzero(times.any(axis=0) | (np.array(names) == ENTER_S))
         for values, each in zip(constants, graph.ranks, strict=True):
             if not each.one_thread:
@@ -153,6 +157,7 @@ class Prices:
     ) -> None:
         """Price one rank's nodes, of which some are, in part, sums of constants."""
         of = slice(rank.nodes.start, rank.nodes.stop)
+        # What is left without DDP's costs is the model's; of a node of costs alone rounding leaves a trace.
         plain = np.array(graph.seconds[of])
         plain[nodes - of.start] -= constants_s[:, 0]
         plain[np.abs(plain) < _ROUNDING_S] = 0.0
@@ -278,11 +283,13 @@ class CollectivePrices:
         known = {each: [cost.slowdown_of(dict(each)) for cost in costs] for each in dict.fromkeys(hops)}
         slowed = np.array([known[each] for each in hops])
         steps = np.maximum(np.array([each.step_slowdown for each in costs]) / slowed, 1.0)
+        # Most assumptions leave a transport as it is: a demand is made once a transport, and spread over the columns.
         distinct = list({id(each): each for each in shared}.values())
         columns = [distinct.index(each) for each in shared]
-        told = np.array([[self._demand(each, by) for by in map(columns.index, range(len(distinct)))] for each in sent])
-        told = told[:, columns]
-        latency, stall, links, threads, slow = np.moveaxis(told, -1, 0)
+        demands = np.array(
+            [[self._demand(each, by) for by in map(columns.index, range(len(distinct)))] for each in sent]
+        )[:, columns]
+        latency, stall, links, threads, slow = np.moveaxis(demands, -1, 0)
         self.another_choice = np.zeros(len(columns), dtype=bool)
         if len(distinct) > 1 and not apart:
             chosen = [[self._choice(each, by) for by in distinct] for each in collectives]
@@ -291,6 +298,8 @@ class CollectivePrices:
         self._wire = np.array(wire)
         self.latency_s: Columns = latency * self._wire
         self._idle_s: Columns = (stall + np.maximum(links, threads)) * self._wire
+        # Bytes go at the pace of the slower of links and threads. While ranks compute, threads are woken later and all
+        # of it takes longer; latencies and stalls keep their time, as in `Network`.
         busy = stall + np.where(slow > 0, np.maximum(links, threads * steps) * slowed, np.maximum(links, threads))
         self._busy_s: Columns = busy * self._wire
         self.alone_s: Columns = self.latency_s + self._idle_s
@@ -318,6 +327,7 @@ class CollectivePrices:
         return group.collectives.choice(group.sized(collective), collective.carried_as)
 
     def _demand(self, sent: SentCollective, column: int) -> tuple[float, float, float, float, float]:
+        """Return latency, stall, the bytes' time on links and by threads, and 1 where computation slows it."""
         collective, shared = sent.collective, self._prices.shared[column]
         apart = None if sent.sender is None else shared.apart
         if apart is None or sent.sender is None:

@@ -1,12 +1,14 @@
 """A run under other constants, without running it again where that can be: all assumptions at once, a column each.
 
 A run has shown in which order each resource takes its nodes, which collectives overlap, and how much longer each took
-than by itself. With those kept, when each node begins and ends follows from what nodes take: the latest end of what it
-comes after. What overlapping costs is looked up in the moments of the pass before, and passes are repeated until no
-moment moves. A column in which what was kept would change says so. It has to be simulated: by the same graph run again,
-where its nodes stay, with what they take then (`run_again`).
+than by itself. If these stay, each node begins at the latest end of what it comes after, and ends follow from what
+nodes take. What overlapping costs is read off the times of the pass before, and passes are repeated until no time
+moves: a fixed point. Where the order, or who overlaps whom, would change in a column, its period is not to be had so
+and None is returned; it has to be simulated: by the same graph run again with what its nodes take then (`run_again`),
+or, where the graph would be another, from the start.
 
-What one rank computes beside its collectives, in columns: its nodes' seconds, and by what they are slowed.
+Read `periods_s`, then `_Retiming.effects`, which decides of each column whether it has settled. `RankWork` is what one
+rank computes beside its collectives: its nodes' seconds, and by what they are slowed.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ class RankWork:
         places = np.flatnonzero(np.isin(order.kind[stream], _SLOWED))
         work, kinds = stream[places], order.kind[stream[places]]
         self._work, self._queued = order.row[work], order.row[order.queued[work]]
+        # Rows of a stream are consecutive, so that the one before ends where a node may begin.
         self._before = np.where(places > 0, self._work - 1, 0)
         self._seconds = prices.seconds[work]
         self._serves, busy = kinds != NodeKind.COMPUTE, kinds != NodeKind.SERVE
@@ -85,6 +88,8 @@ class RankWork:
         self._tail = np.array([each.tail_share for each in costs])
         nothing = np.zeros((len(collectives), len(costs)))
         self._taken = nothing, nothing
+        # Shares of the GPU are taken from each transport once, and scaled from the run's constants to a column's: they
+        # are proportional to both. Where the run had a measured factor, shares are unknown, and no column needs them.
         if known[0] or not collectives:
             return
         distinct = list({id(each): each for each in prices.shared}.values())
@@ -107,6 +112,7 @@ class RankWork:
     def _scale_to_seen(self, collectives: Sequence[int]) -> None:
         """Let work take as many times its own seconds as it did in the run, and collectives be late that were."""
         times, own_late_s = self._seen.run.times, self._late_s[0]
+        # A run does not say which collectives came upon computation: those that began later than their stream was free.
         if own_late_s > 0:
             graph, streams = self._seen.run.graph, self._seen.run.shared.collectives.streams_per_group
             free: dict[int, list[float]] = {}
@@ -179,7 +185,7 @@ def _divide_by_first(values: Sequence[float]) -> Columns:
     return np.array(values) / values[0] if values[0] else np.zeros(len(values))
 
 
-# All chosen by hand: `python -m studies.retiming` prints how far what is told is off, and what it costs.
+# All chosen by hand: `python -m studies.retiming` prints by how much retimed periods are off, and what they cost.
 SETTLED = 5e-5
 """Share of the period by which it no longer changes from one pass to the next, where it has settled."""
 
@@ -187,13 +193,16 @@ SETTLED_EFFECT = 0.02
 """The same as a share of what the assumption changes: a doubt is not known to a fiftieth of itself."""
 
 AHEAD = 5.0
-"""How many times as far a period may still move that has a limit so near."""
+"""A period whose passes shrink to a limit within `SETTLED` has settled while it moves by up to so many times that."""
 
 MOST_SWINGS = 0.01
-"""Share of a step by which all that one rank's nodes take may still move, whatever the period does meanwhile."""
+"""Share of a step by which the times of a rank's nodes, in sum, may still move in a pass where the period has settled.
+
+Times that swing against each other may leave a period where it is for one pass by chance.
+"""
 
 PASSES = 7
-"""So many at most; a column that has not settled then is simulated."""
+"""Passes at most; a column that has not settled by then is simulated."""
 
 DAMPED_BY = 0.1
 """The part by which what nodes take stays behind what they would in a pass: overlaps may swing otherwise.
@@ -212,10 +221,10 @@ Chosen by hand: of 0.1, 0.3 and 0.5, and of 7, 10 and 14, the fewest that settle
 """
 
 MOST_RATIO = 0.7
-"""Of what a period moves in a pass, either way, to what it did in the pass before, where it has a limit."""
+"""Ratio of a period's move in a pass to that in the pass before, either way, up to which its moves have a limit."""
 
 MET_OTHERS = 0.03
-"""Share of collectives' time in which they share links otherwise than in the run, from which on it is simulated."""
+"""Share of collectives' time in which they share links otherwise than in the run, above which a column is simulated."""
 
 MET_OTHERS_APART = 0.01
 """The same where ranks do not meet: what one of them is late by moves whom it meets next. Chosen by hand, as that."""
@@ -225,7 +234,7 @@ MET_OTHERS_STAGED = 1e-4
 stages let others go first, and told in the order of the run its ends were up to 3.3 % of the step off."""
 
 SMALL_EFFECT = 0.005
-"""Share of a pipeline's step by which an assumption may move it and be told as any other job's is."""
+"""Share of a pipeline's step by which an assumption may move it and still be judged by `MET_OTHERS`."""
 
 FAITHFUL = 2e-4
 """Share of the period by which the run's own assumptions, retimed, may miss it."""
@@ -247,8 +256,10 @@ def periods_s(
     if not assumed or not has_prices(run):
         return [None] * len(assumed)
     retiming = _Retiming(run, extent, assumed, order)
-    told = zip(*retiming.effects(), strict=True)
-    return [retiming.simulated_s + float(more_s) if ok else None for more_s, ok in told][1:]
+    # The first column is the run's own. Periods are differences from it, added to the simulated one: what retiming
+    # misses of a run it misses of every column.
+    effects = zip(*retiming.effects(), strict=True)
+    return [retiming.simulated_s + float(more_s) if settled else None for more_s, settled in effects][1:]
 
 
 def run_again(
@@ -270,13 +281,13 @@ def run_again(
     prices = Prices(run, graph, assumed)
     # Of several recorded iterations another may be the latest where one of two clocks changes.
     one = all(len(kind.paces) == 1 for kind in run.kinds)
-    kept = [
+    same_graph = [
         not prices.another[column] and (one or (each.compute, each.host, each.excess) == (1, 1, 1))
         for column, each in enumerate(assumed, 1)
     ]
-    again = [column for column, keeps in enumerate(kept, 1) if keeps]
-    told = {column: _period_again(run, graph, extent, prices, column) for column in again}
-    return [told.get(column) for column in range(1, 1 + len(assumed))]
+    return [
+        _period_again(run, graph, extent, prices, column) if same else None for column, same in enumerate(same_graph, 1)
+    ]
 
 
 def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, prices: Prices, column: int) -> float:
@@ -297,6 +308,8 @@ def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, pr
 
 def _limit(found: Columns, moved: Columns, before: Columns) -> Columns:
     """Return where periods go to that move by a smaller part each pass, either way; NaN where they do not.
+
+    The rest of a geometric series, as Aitken's delta-squared process has it.
 
     Args:
         found: now.
@@ -334,17 +347,19 @@ class _Retiming:
         self._damped_by, self._passes = (DAMPED_FAR, PASSES_FAR) if far else (DAMPED_BY, PASSES)
 
     def effects(self) -> tuple[Columns, NDArray[np.bool_]]:
-        """Return how much longer the period of each column is than the run's own, and whether that is so.
+        """Return how much longer the period of each column is than the run's own, and whether that may be relied on.
 
-        A column is told by the pass in which it settles, so that it does not hang on what else is asked for; the run's
-        own goes on to the last. Columns that have settled are left out of further passes.
+        A column has the value of the pass in which it settles, so that it does not depend on which others are asked
+        for; the run's own goes on to the last. Columns that have settled are left out of further passes.
         """
+        # `columns` are the numbers of those still in the arrays; `done`, `valid` and `more_s` have all.
         more_s, columns, done = np.zeros(self._columns), np.arange(self._columns), np.zeros(self._columns, dtype=bool)
         now = self._pass()
         found, moved = self._effects(now), np.zeros(self._columns)
-        told = self._is_as_seen(now, found)
+        valid = self._is_as_seen(now, found)
         more_s[:] = found
         for _ in range(self._passes):
+            # One pass: what overlapping costs at the times of the last, damped, and new times from that.
             took = self._seen.lasts.copy()
             if not self._relax(now):
                 break
@@ -353,27 +368,29 @@ class _Retiming:
             now = self._pass()
             effects = self._effects(now)
             found, moved, before = effects, effects - found, moved
+            # Settled: it hardly moves, or its moves shrink to a limit that is near; and no times swing beneath it.
             limit = _limit(found, moved, before)
             enough = np.maximum(SETTLED * self.simulated_s, SETTLED_EFFECT * np.abs(found))
             near = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - found) <= enough)
             settled = ((np.abs(moved) <= enough) | near) & (swings <= MOST_SWINGS * self.simulated_s)
             unsettled = ~done[columns] | (columns == 0)
-            told[columns[unsettled]] = (settled & self._is_as_seen(now, found))[unsettled]
+            valid[columns[unsettled]] = (settled & self._is_as_seen(now, found))[unsettled]
             more_s[columns[unsettled]] = np.where(np.isfinite(limit), limit, found)[unsettled]
-            self._mark_unmoved(now, columns, unsettled & settled, more_s, told)
+            self._mark_unmoved(now, columns, unsettled & settled, more_s, valid)
             done[columns] |= settled
             if done.all():
                 break
+            # Columns are left out when half of them have settled: to copy all arrays for each would cost more.
             left = np.flatnonzero(~done[columns] | (columns == 0))
             if 2 * len(left) <= len(columns):
                 self._leave_out_but(left)
                 narrow(now, ("end", "begin", "wire"), left)
                 columns, found, moved = columns[left], found[left], moved[left]
-        self._mark_unmoved(now, columns, ~done[columns], more_s, told)
+        self._mark_unmoved(now, columns, ~done[columns], more_s, valid)
         # Other nodes than the run has, or collectives that are carried out otherwise.
         changed = self.prices.another | np.array([each.silent for each in self.prices.assumed])
         met = any(each.met for each in self._copies)
-        return more_s, told & ~(changed | (met if self._messages is None else self._messages.another_way))
+        return more_s, valid & ~(changed | (met if self._messages is None else self._messages.another_way))
 
     def _is_as_seen(self, now: Moments, found: Columns) -> NDArray[np.bool_]:
         """Return in which columns collectives meet others as in the run; in none where its own period is missed."""
@@ -392,11 +409,11 @@ class _Retiming:
         columns: NDArray[np.intp],
         among: NDArray[np.bool_],
         more_s: Columns,
-        told: NDArray[np.bool_],
+        valid: NDArray[np.bool_],
     ) -> None:
-        """Tell columns in which devices and messages do what they do in the run's own, whatever hosts do meanwhile.
+        """Mark columns valid in which devices and messages do what they do in the run's own, whatever hosts do.
 
-        That is so of ranks whose overlaps do not settle, too.
+        A column may be so although overlaps of its ranks have not settled.
 
         Args:
             columns: of these moments.
@@ -411,7 +428,7 @@ class _Retiming:
         own = now.end[rows, 0]
         for column in np.flatnonzero(among):
             if np.abs(now.end[rows, column] - own).max() <= ROUNDING * self.simulated_s:
-                more_s[columns[column]], told[columns[column]] = 0.0, True
+                more_s[columns[column]], valid[columns[column]] = 0.0, True
 
     def _leave_out_but(self, columns: NDArray[np.intp]) -> None:
         self._columns, self._assumed = len(columns), [self._assumed[column] for column in columns]
