@@ -193,24 +193,24 @@ def _find(
     nics = tuple(nic.name for nic in template.nics) if network else ()
     sm = template.gpus[0].sm
     # A machine's file may state rings, as NCCL_GRAPH_FILE does; then come a mesh's, and the search.
-    given = _rings_over(template.rings, template, gpus, network) or mesh_rings(template, paths, network=network)
-    if given:
-        rings = given
+    stated = _rings_over(template.rings, template, gpus, network) or mesh_rings(template, paths, network=network)
+    if stated:
+        rings = stated
         speed = template.ring_bandwidth or _even_speed(rings, paths, capacities)
     else:
         search = RingSearch(paths, _count_speeds(template), gpus, nics, echo=nic_echo(sm))
         fewest = count_fewest_rings(paths, gpus)
-        found = best_rings(search, speeds_of(sm, network), MAX_CHANNELS, cross_nic=cross_nic, fewest=fewest)
-        rings, speed = (found.rings, found.speed) if found else ([], 0.0)
+        packed = best_rings(search, speeds_of(sm, network), MAX_CHANNELS, cross_nic=cross_nic, fewest=fewest)
+        rings, speed = (packed.rings, packed.speed) if packed else ([], 0.0)
     # Links slower than NCCL's slowest speed still carry a ring in rank order, at whatever they have.
     if not rings:
         rings = [_make_ordered_ring(gpus, nics, paths)]
         speed = _even_speed(rings, paths, capacities)
-    if not given:
+    if not stated:
         rings, speed = double_rings(rings, speed, sm, MAX_CHANNELS)
     channels = tuple(_channel(ring, speed, paths) for ring in rings)
     # NCCL's trees are chains through the same GPU orders, unless the same file states others, one a ring.
-    given_trees = _rings_over(template.trees, template, gpus, network) if given else []
+    given_trees = _rings_over(template.trees, template, gpus, network) if stated else []
     as_stated = len(given_trees) == len(rings)
     trees = tuple(_channel(tree, speed, paths) for tree in given_trees) if as_stated else channels
     chains = tuple(_chain(channel) for channel in trees)
@@ -221,7 +221,7 @@ def _find(
         tree_intra_bandwidth=inside or (_raise_speed(chains, capacities, speeds_of(sm, network)) if network else speed),
         network=network,
         sustained_bandwidth=_find_sustained_speed(shared_loads(channels), capacities),
-        given=bool(given),
+        given=bool(stated),
     )
 
 

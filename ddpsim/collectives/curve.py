@@ -108,9 +108,9 @@ class RowTable:
 
     def _line(self, low: int, size: float) -> float:
         """Return a fixed cost and a constant rate from one row to the next."""
-        start, end, asked = math.exp(self.sizes[low]), math.exp(self.sizes[low + 1]), math.exp(size)
+        start, end, wanted = math.exp(self.sizes[low]), math.exp(self.sizes[low + 1]), math.exp(size)
         before, after = math.exp(self.times[low]), math.exp(self.times[low + 1])
-        return math.log(before + (after - before) * (asked - start) / (end - start))
+        return math.log(before + (after - before) * (wanted - start) / (end - start))
 
 
 def _slopes(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, ...]:
@@ -235,11 +235,11 @@ class CurveTransport(TransportAround):
 
     def _correction(self, operation: Operation, size_bytes: int) -> Correction | None:
         """Return the rows of the operation, else an allreduce's where the same algorithm runs both."""
-        found = {correction.operation: correction for correction in self.corrections}
-        if operation in found or Operation.ALLREDUCE not in found:
-            return found.get(operation)
-        asked, measured = (self.inner.choice(size_bytes, each) for each in (operation, Operation.ALLREDUCE))
-        return found[Operation.ALLREDUCE] if asked.algorithm == measured.algorithm else None
+        by_operation = {correction.operation: correction for correction in self.corrections}
+        if operation in by_operation or Operation.ALLREDUCE not in by_operation:
+            return by_operation.get(operation)
+        own, measured = (self.inner.choice(size_bytes, each) for each in (operation, Operation.ALLREDUCE))
+        return by_operation[Operation.ALLREDUCE] if own.algorithm == measured.algorithm else None
 
 
 def find_curve(
@@ -268,5 +268,5 @@ def find_curve(
 
 def find_curves(calibration: Calibration | None, placement: Placement, algorithm: str = "auto") -> list[Curve]:
     """Return the curves of exactly this machine, rank count and forced algorithm, an allreduce's first."""
-    found = (find_curve(calibration, placement, algorithm, operation) for operation in Operation)
-    return [curve for curve in found if curve is not None]
+    curves = (find_curve(calibration, placement, algorithm, operation) for operation in Operation)
+    return [curve for curve in curves if curve is not None]

@@ -214,9 +214,9 @@ class Collectives:
             network: one to share; built from the transport's links where None.
             sender: whose messages these are on a network that several jobs share.
         """
-        made = cls.__new__(cls)
-        made._begin(env, transport, fidelity, network, sender)
-        return made
+        collectives = cls.__new__(cls)
+        collectives._begin(env, transport, fidelity, network, sender)
+        return collectives
 
     def _begin(
         self,

@@ -40,11 +40,11 @@ def _find_node_levels(placement: Placement) -> list[int]:
     per_node = placement.gpus_per_node
     if placement.topology.compute_device == "cpu":
         return [per_node]
-    found = [
+    sizes = [
         set(_groups(per_node, _distance(each.template, placement.gpus(each)), range(len(KINDS))))
         for each in placement.classes
     ]
-    return [*sorted(set.intersection(*found) - {1, per_node}), per_node]
+    return [*sorted(set.intersection(*sizes) - {1, per_node}), per_node]
 
 
 def _distance(template: NodeTemplate, gpus: tuple[str, ...]) -> Callable[[int, int], int]:

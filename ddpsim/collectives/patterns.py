@@ -140,9 +140,9 @@ def _parse_levels(placement: Placement, text: str) -> TransferSchedule:
     """
     sizes = [parse_whole_number(size) or 0 for size in text.split("x")]
     if math.prod(sizes) != placement.world_size:
-        found = "x".join(map(str, level_sizes(placement)))
+        levels = "x".join(map(str, level_sizes(placement)))
         what = f"levels of {text!r} do not make {placement.world_size} ranks"
-        raise TopologyError(what, place="algorithm", remedy=f"the network's own are blueconnect:{found}")
+        raise TopologyError(what, place="algorithm", remedy=f"the network's own are blueconnect:{levels}")
     return level_schedules.decomposed([size for size in sizes if size > 1] or [1])
 
 
@@ -242,8 +242,8 @@ class PatternTransport(TransportOverPaths):
             raise TopologyError(f"{algorithm} on {ranks} ranks", place="algorithm", remedy=f"{_MOST_RANKS} at most")
         super().__init__(ways)
         self._algorithm = algorithm
-        given = schedule if schedule is not None or ranks == 1 else _schedule_of(placement, algorithm)
-        self._schedule = TransferSchedule(1, 1, ()) if given is None or ranks == 1 else given
+        pattern = schedule if schedule is not None or ranks == 1 else _schedule_of(placement, algorithm)
+        self._schedule = TransferSchedule(1, 1, ()) if pattern is None or ranks == 1 else pattern
         self._connections = {
             pair: ways.connection(*pair)
             for pair in dict.fromkeys((t.source, t.target) for t in self._schedule.transfers)

@@ -153,10 +153,10 @@ def ring(ranks: int, segments: int = 1) -> TransferSchedule:
 
 def half(schedule: TransferSchedule, *, reduce: bool) -> TransferSchedule:
     """Return the part of an allreduce's schedule that sums, or the part after it that hands sums out."""
-    kept = [number for number, transfer in enumerate(schedule.transfers) if transfer.reduce is reduce]
-    place = {number: index for index, number in enumerate(kept)}
+    numbers = [number for number, transfer in enumerate(schedule.transfers) if transfer.reduce is reduce]
+    place = {number: index for index, number in enumerate(numbers)}
     transfers = []
-    for number in kept:
+    for number in numbers:
         transfer = schedule.transfers[number]
         after = tuple(place[earlier] for earlier in transfer.after if earlier in place)
         transfers.append(replace(transfer, after=after))

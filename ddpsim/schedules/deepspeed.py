@@ -143,10 +143,10 @@ def zero3(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
         for place in range(sent, len(buckets))
     ]
     # Small parameters are never partitioned again: after a step they are gathered once, all together.
-    if kept := fetching.kept:
-        gather = fetching.gather("gather small", kept)
+    if small := fetching.kept:
+        gather = fetching.gather("gather small", small)
         every = points(PointKind.FORWARD, tuple(range(len(setup.all_parameters))))
-        updated = tuple(index for index in kept if index < len(setup.parameters)) or range(len(setup.parameters))
+        updated = tuple(index for index in small if index < len(setup.parameters)) or range(len(setup.parameters))
         after = points(PointKind.UPDATED, tuple(updated))
         messages.append(replace(gather, after=after, blocks=every, every=setup.every))
     ranks, element_bytes = setup.world_size, setup.parameters[0].size_bytes // max(setup.parameters[0].numel, 1)
@@ -175,16 +175,16 @@ def _trace_backward(setup: SchemeInputs, modules: Sequence[tuple[int, ...]]) -> 
     Of several frozen ones it waits for the first there, for the others behind them: between them are no points.
     """
     came, kind = {index: place for place, index in enumerate(setup.arrivals())}, PointKind.BACKWARD
-    found, behind_frozen = list[_Step](), False
+    steps, behind_frozen = list[_Step](), False
     for module in setup.in_backward_order(modules):
         if trained := tuple(index for index in module if index < len(setup.parameters)):
             at = min(trained, key=lambda i: came.get(i, len(came)))
-            found.append(_Step(kind, module, at, points(kind, trained)))
+            steps.append(_Step(kind, module, at, points(kind, trained)))
         elif (last := setup.last_before(module)) is not None:
             waits = setup.next_behind(module) if behind_frozen else last
-            found.append(_Step(kind, module, last, (Point(kind, waits),)))
+            steps.append(_Step(kind, module, last, (Point(kind, waits),)))
         behind_frozen = not trained
-    return found
+    return steps
 
 
 class _Fetching:
@@ -206,11 +206,11 @@ class _Fetching:
 
     def fetch(self, number: int) -> list[Message]:
         """Return the all-gathers launched at step `number`: of what it lacks, and of what is prefetched."""
-        step, found = self._trace[number], []
+        step, messages = self._trace[number], []
         lacking = tuple(index for index in step.module if index not in self._available)
         if lacking:
             gather = self.gather(f"gather {number}", lacking)
-            found.append(replace(gather, after=self._find_launch_points(number, step.waits), blocks=step.waits))
+            messages.append(replace(gather, after=self._find_launch_points(number, step.waits), blocks=step.waits))
         self._available |= set(lacking)
         expected = {index for index in step.module if self._fetched_for[index] < number}
         while expected:
@@ -221,11 +221,11 @@ class _Fetching:
             following = self._trace[number + 1]
             gather = self.gather(f"prefetch {number}", ahead)
             after = self._find_launch_points(number, following.waits)
-            found.append(replace(gather, after=after, blocks=following.waits))
+            messages.append(replace(gather, after=after, blocks=following.waits))
         live = self._setup.size_bytes(tuple(self._available.difference(self.kept)))
         self.most_bytes = max(self.most_bytes, live)
         self._release(number)
-        return found
+        return messages
 
     def gather(self, name: str, parameters: tuple[int, ...]) -> Message:
         """Return the all-gather of `parameters`, which nothing waits for yet."""
@@ -240,16 +240,16 @@ class _Fetching:
     def _list_prefetched(self) -> tuple[int, ...]:
         live = _elements(self._setup, self._available.difference(self.kept))
         most = min(self._config.max_live_parameters - live, self._config.prefetch_bucket_size)
-        found: dict[int, None] = {}
+        indices: dict[int, None] = {}
         elements = 0
         while self._queue and elements < most:
             index, used = self._queue.popleft()
             self._fetched_for[index] = max(self._fetched_for[index], used)
             if index not in self._available:
-                found[index] = None
+                indices[index] = None
                 self._available.add(index)
                 elements += _elements(self._setup, (index,))
-        return tuple(found)
+        return tuple(indices)
 
     def _release(self, number: int) -> None:
         given_up = {i for i in self._trace[number].module if self._fetched_for[i] <= number} - set(self.kept)

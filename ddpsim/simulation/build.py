@@ -141,10 +141,10 @@ class IterationBuilder:
             if isinstance(stop, ForwardWait):
                 self._stop(nodes, launches, stop)
             elif isinstance(stop, DevicePart):
-                made, free = self._turns.hand_over(nodes, to.current + 1)
+                sent_from, free = self._turns.hand_over(nodes, to.current + 1)
                 if rank_config.ddp:
                     # The other device may still wait for messages, or copy out what they brought.
-                    nodes.forward.append((begun, made))
+                    nodes.forward.append((begun, sent_from))
                     nodes.exposed.append(free)
                     begun = free
             else:

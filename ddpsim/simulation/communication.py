@@ -187,13 +187,13 @@ class Communication:
         """
         among = [self.world, *self.lanes] if lanes is None else [self.lanes[lane] for lane in lanes]
         groups = dict.fromkeys(each.collectives for each in among)
-        told = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
+        listeners = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
         def on_busy(busy: bool) -> None:
-            for tell in told:
+            for tell in listeners:
                 tell(busy)
 
-        return told[0] if len(told) == 1 else on_busy
+        return listeners[0] if len(listeners) == 1 else on_busy
 
     def transfer(self, collective: Collective) -> simpy.Event:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""
@@ -284,21 +284,21 @@ class JobResources:
             links = StageLinks(env, self.placement, self.options.cut, self.options.tensor_parallel, ways, make, over)
             return Communication(env, self.costs, world, links.lanes(scheduled.lanes))
         # A group that is all ranks, by no pattern of its own, sends as the world does: one transport, one network.
-        made, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
+        groups_made, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
         # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
         network = world.collectives.network if EXPERT in groups else None
         for name, ranks in groups.items():
             part, together = part_of(self.placement, name, ranks)
             share = share_of_together(ranks, part) if name == DATA else 1.0
-            found = world.collectives
+            collectives = world.collectives
             if part is not self.placement or name in patterns or share != 1:
                 own = replace(options, algorithm=patterns[name]) if name in patterns else options
-                beside = None
+                shared_network = None
                 if network is not None:
-                    beside = SharedNetwork(network, (part.nodes, part.gpus_per_node, share))
-                found = self._collectives(env, own, part, beside, share)
-            made[name] = LaneGroup(found, ranks, together)
-        lanes = [made[group] for group, _ in scheduled.lanes]
+                    shared_network = SharedNetwork(network, (part.nodes, part.gpus_per_node, share))
+                collectives = self._collectives(env, own, part, shared_network, share)
+            groups_made[name] = LaneGroup(collectives, ranks, together)
+        lanes = [groups_made[group] for group, _ in scheduled.lanes]
         # The other devices of each rank: a communicator each, from the same nodes by other GPUs, on the same network.
         for device in range(1, self.placement.devices):
             on = SharedNetwork(world.collectives.network, device)
@@ -309,8 +309,8 @@ class JobResources:
             latency_s = send_s(world.collectives, world.ranks)
             for number, (group, _) in enumerate(scheduled.lanes):
                 if group in patterns:
-                    line = StreamQueue(made[group].collectives.network, latency_s)
-                    lanes[number] = replace(made[group], line=line)
+                    line = StreamQueue(groups_made[group].collectives.network, latency_s)
+                    lanes[number] = replace(groups_made[group], line=line)
         meet = scheduled.schedule.ranks_meet or self.options.comm != "real"
         apart = None if meet else self._apart(env, scheduled, world.collectives)
         return Communication(env, self.costs, world, lanes, apart)
@@ -326,12 +326,12 @@ class JobResources:
             size_bytes, rate_limit = stage.copy_bytes, stage.limit_Bps
             known[BATCH] = copies_of(placement, together, size_bytes, rate_limit=rate_limit, in_turn=stage.in_turn)
 
-        def copy(asked: Copy) -> simpy.Event:
-            if asked.source is None and asked not in known:
+        def copy(copied: Copy) -> simpy.Event:
+            if copied.source is None and copied not in known:
                 return network.env.timeout(0.0)
-            if asked not in known:
-                known[asked] = copies_of(placement, ranks, asked.size_bytes, (asked.source, asked.target))
-            demand, capacities = known[asked]
+            if copied not in known:
+                known[copied] = copies_of(placement, ranks, copied.size_bytes, (copied.source, copied.target))
+            demand, capacities = known[copied]
             if self.options.fidelity == "closed":
                 return network.env.timeout(alone_s(demand, capacities))
             network.add(capacities)
@@ -373,8 +373,12 @@ class JobResources:
         self, env: simpy.Environment, transport: Transport, on: SharedNetwork | None, share: float = 1.0
     ) -> Collectives:
         """Return the collectives of a transport under the job's conditions."""
-        given = self.wire_factor
-        factor = given if share == 1 else lambda size_bytes: share * (1.0 if given is None else given(size_bytes))
+        wire_factor = self.wire_factor
+        factor = (
+            wire_factor
+            if share == 1
+            else lambda size_bytes: share * (1.0 if wire_factor is None else wire_factor(size_bytes))
+        )
         own = scale_transport(transport, factor, self.latency)
         network, sender = (None, None) if on is None else on
         return Collectives.over(own, env, fidelity=self.options.fidelity, network=network, sender=sender)

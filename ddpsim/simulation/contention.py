@@ -225,19 +225,19 @@ class Processor:
             return
         self.busy = True
         self._on_busy(True)
-        done, told, count, moments = 0.0, 0, len(parts), [] if ends is None else ends
+        done, written, count, part_ends = 0.0, 0, len(parts), [] if ends is None else ends
         while done < seconds:
             factor, begin = self._factor, self.env.now
             self._under_way = parts, done, begin, factor
             timer = self._timer = self.env.timeout((seconds - done) * factor)
             yield timer
             reached = seconds if timer.processed else done + (self.env.now - begin) / factor
-            while told < count:
-                at, part = parts[told]
+            while written < count:
+                at, part = parts[written]
                 if at > reached:
                     break
-                moments[part] = begin + (at - done) * factor
-                told += 1
+                part_ends[part] = begin + (at - done) * factor
+                written += 1
             done = reached
         self.busy = False
         self._on_busy(False)

@@ -165,11 +165,11 @@ class Costs:
             (c.name.removeprefix(f"{backend}.ddp."), fitted[c.name]) for c in CODEC_PRIORS[backend] if c.name in fitted
         ]
         given = frozenset(name.removeprefix(f"{backend}.ddp.") for name in found)
-        made = cls(**own, codecs=tuple(codecs), given=given)
+        costs = cls(**own, codecs=tuple(codecs), given=given)
         if not terms:
-            return made
-        linear: dict[str, Any] = {name: Linear.of(name, getattr(made, name)) for name in TIMES}
-        return replace(made, **linear, copy_Bps=Rate(made.copy_Bps, "copy_Bps"))
+            return costs
+        linear: dict[str, Any] = {name: Linear.of(name, getattr(costs, name)) for name in TIMES}
+        return replace(costs, **linear, copy_Bps=Rate(costs.copy_Bps, "copy_Bps"))
 
     def codec(self, scheme: str, *, one_thread: bool) -> Roofline:
         """Return what kernels and bytes of a compression scheme cost; as copies do where that was not measured.
@@ -286,5 +286,5 @@ class CodecCosts:
         pauses = [0.0, *map(time_s, works[1:-1])]
         host_s = sum(work.kernels for work in works) * self._kernel_host_s
         messages = tuple(zip(pauses, sizes, strict=True))
-        found = self._known[bucket] = Encoding(messages, time_s(works[0]), time_s(works[-1]), host_s)
-        return found
+        encoding = self._known[bucket] = Encoding(messages, time_s(works[0]), time_s(works[-1]), host_s)
+        return encoding

@@ -221,13 +221,13 @@ def simulate_local(
     slot_Bps = PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]  # noqa: N806
     batch_s = 0.0 if stage is None else stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
 
-    def copy(asked: Copy) -> simpy.Event:
-        if asked.source is None:
+    def copy(copied: Copy) -> simpy.Event:
+        if copied.source is None:
             return env.timeout(batch_s)
         # On a machine that is not known, the GPUs of a rank are in slots of their own.
         if placement is None:
-            return env.timeout(asked.size_bytes / slot_Bps)
-        return env.timeout(alone_s(*copies_of(placement, (0,), asked.size_bytes, (asked.source, asked.target))))
+            return env.timeout(copied.size_bytes / slot_Bps)
+        return env.timeout(alone_s(*copies_of(placement, (0,), copied.size_bytes, (copied.source, copied.target))))
 
     processors = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]
     run.add(rank, processors, loader=loader, copy=copy)

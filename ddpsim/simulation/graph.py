@@ -293,12 +293,16 @@ class RankGraph:
             kind: of each node.
         """
         first = self.iterations[:iterations]
-        last, asked = first[-1].end, {mark for each in first for mark in (each.start, each.end)}
+        last, boundaries = first[-1].end, {mark for each in first for mark in (each.start, each.end)}
         host, copies, delays, *lanes = (
             nodes[: bisect_right(nodes, last)] for nodes in (self.host, self.copies, self.delays, *self.lanes)
         )
         streams = [
-            [node for node in stream[: bisect_right(stream, last)] if kind[node] is not NodeKind.MARK or node in asked]
+            [
+                node
+                for node in stream[: bisect_right(stream, last)]
+                if kind[node] is not NodeKind.MARK or node in boundaries
+            ]
             for stream in self.streams
         ]
         nodes = range(self.nodes.start, last + 1)
@@ -361,13 +365,13 @@ def beside_computing(graph: StepGraph, stream: Sequence[int]) -> set[int]:
 
     That is the model's own, and DDP's copies that go over into it without a wait.
     """
-    found, model_next = set[int](), False
+    work, model_next = set[int](), False
     for node in reversed(stream):
         kind = graph.kind[node]
         if kind is NodeKind.COMPUTE:
             model_next |= graph.cause[node] is not Cause.DDP
             if model_next:
-                found.add(node)
+                work.add(node)
         elif kind in (NodeKind.WAIT, NodeKind.COPY):
             model_next = False
-    return found
+    return work

@@ -74,8 +74,8 @@ class Keys:
             return self._join_parts(tuple(getattr(counted, each.name) for each in fields(Job)))
         if id(part) not in self._seen:
             # A cap of 25 is a cap of 25.0.
-            said = json.dumps(json.loads(json.dumps(_contents(part), default=str), parse_float=_whole))
-            self._seen[id(part)] = part, hashlib.sha256(said.encode()).hexdigest()
+            text = json.dumps(json.loads(json.dumps(_contents(part), default=str), parse_float=_whole))
+            self._seen[id(part)] = part, hashlib.sha256(text.encode()).hexdigest()
         return self._seen[id(part)][1]
 
 

@@ -147,7 +147,7 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], _Se
     """
     dropped = any(run.job.options.drop.values())
     steps = run.job.options.periodic.get("steps", 1)
-    found = []
+    periods_s = []
     for rank in run.graph.ranks:
         if rank.number < 0:
             continue
@@ -162,8 +162,8 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], _Se
         # numpy's own median imports masked arrays, which takes longer than all medians of a command.
         ordered, count = np.sort(means, axis=0), len(means)
         median_s = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-        found.append(np.mean(means, axis=0) if dropped else median_s)
-    slowest: _Seconds = np.max(found, axis=0)
+        periods_s.append(np.mean(means, axis=0) if dropped else median_s)
+    slowest: _Seconds = np.max(periods_s, axis=0)
     return slowest
 
 
@@ -227,10 +227,10 @@ class BesideRun:
                 what = f"the job beside makes more than {most} steps in {resolved.extent.total} of this one's"
                 remedy = "ask for fewer `iterations`, or write a job whose step is longer"
                 raise InputError(what, place="beside", remedy=remedy)
-            found = self._run_together(resolved, self._job_of(steps), other_s, progress)
-            if isinstance(found, JobRun):
-                return found
-            steps = math.ceil(steps * _ROOM / max(found, _LEAST_SHARE))
+            outcome = self._run_together(resolved, self._job_of(steps), other_s, progress)
+            if isinstance(outcome, JobRun):
+                return outcome
+            steps = math.ceil(steps * _ROOM / max(outcome, _LEAST_SHARE))
 
     def _job_of(self, steps: int) -> ResolvedJob:
         job, workload = self.other.job, self.other.workload
@@ -240,9 +240,9 @@ class BesideRun:
         same = self.calibration is not None and self.calibration.backend == library
         assumed, total = Assumptions(self.calibration if same else None), steps * options.period
         extent = SimulatedIterations(0, total, total)
-        found = resolve({**self.workloads, None: workload}, self.placement, options, assumed, extent=extent)
-        _refuse_groups(found, "the job beside it")
-        return found
+        resolved = resolve({**self.workloads, None: workload}, self.placement, options, assumed, extent=extent)
+        _refuse_groups(resolved, "the job beside it")
+        return resolved
 
     def _run_together(
         self, own: ResolvedJob, other: ResolvedJob, other_s: float, progress: Progress | None

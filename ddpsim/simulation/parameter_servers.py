@@ -90,9 +90,9 @@ class ServerLinks:
 
     def remarks(self) -> dict[str, dict[str, float]]:
         """Return what was measured beside times: gradients counted, the mean of their staleness, and the most."""
-        found, total = self.staleness, self.staleness.total()
-        mean = sum(late * times for late, times in found.items()) / total if total else 0.0
-        return {"servers": {"gradients": total, "staleness_mean": mean, "staleness_most": max(found, default=0)}}
+        staleness, total = self.staleness, self.staleness.total()
+        mean = sum(late * times for late, times in staleness.items()) / total if total else 0.0
+        return {"servers": {"gradients": total, "staleness_mean": mean, "staleness_most": max(staleness, default=0)}}
 
 
 def describe_staleness(staleness: Mapping[str, float]) -> str:

@@ -72,12 +72,12 @@ class PreForwardBuilder:
         if held is None:
             return
         everybody = options.consensus != "rank0" or options.find_unused_parameters
-        count, told = len(held.decision.expected), rank_config.ranks if everybody else 1
-        begun, host_s = to.event(), count * (costs.expect_s + costs.agree_s * told) + costs.launch_s
+        count, receivers = len(held.decision.expected), rank_config.ranks if everybody else 1
+        begun, host_s = to.event(), count * (costs.expect_s + costs.agree_s * receivers) + costs.launch_s
         rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
         operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
         to.host(host_s) if self._device else to.serve(host_s)
-        launched = to.collective(TIME_BYTES * count * told, (to.event(),), operation, 0)
+        launched = to.collective(TIME_BYTES * count * receivers, (to.event(),), operation, 0)
         if self._device:
             to.add_on_stream(NodeKind.WAIT, after=(launched,))
             to.synchronise()
@@ -141,10 +141,10 @@ def _find_buffer_bytes(rank_config: RankConfiguration) -> dict[int, list[int]]:
     for device, buffer in zip(where, own.buffers, strict=True):
         key = device, buffer.dtype
         sizes[key] = sizes.get(key, 0) + buffer.size_bytes
-    found: dict[int, list[int]] = {}
+    sizes_of: dict[int, list[int]] = {}
     for (device, _), size in sorted(sizes.items(), key=lambda each: each[0][0]):
-        found.setdefault(device, []).append(size)
-    return found
+        sizes_of.setdefault(device, []).append(size)
+    return sizes_of
 
 
 def _price_apart(seconds: float) -> float:
@@ -268,13 +268,13 @@ class DeviceTurns:
         to.on_device(target)
         free = to.event()
         to.on_device(source)
-        made = to.moment()
+        computed = to.moment()
         waited = to.add_on_stream(NodeKind.WAIT, after=(free,))
         copied = to.copy(Copy(source, target, self._parts[min(source, target)].sent_bytes), to.stream)
         to.on_device(target)
-        nodes.parts += [(source, self._name, (self._begun, made)), (source, "copy", (waited, copied))]
+        nodes.parts += [(source, self._name, (self._begun, computed)), (source, "copy", (waited, copied))]
         self._begun = to.add_on_stream(NodeKind.WAIT, after=(copied,))
-        return made, waited
+        return computed, waited
 
     def go_back(self, nodes: IterationNodes, target: int, begun: int) -> int:
         """Let backward go on on `target`, with the copies that lead there; it may come back to where it has been.

@@ -176,10 +176,10 @@ class RankBuilder:
         self.stream.append(node)
         return node
 
-    def copy(self, asked: Copy, queue: list[int]) -> int:
+    def copy(self, copied: Copy, queue: list[int]) -> int:
         """Queue a copy, as of now on the host, on a computing stream or on the copy engine."""
         node = self.graph.add(NodeKind.COPY, 0.0, self._host)
-        self.graph.copies[node] = asked
+        self.graph.copies[node] = copied
         queue.append(node)
         return node
 
@@ -323,10 +323,10 @@ class RankBuilder:
 
     def outstanding(self, planned: Iterable[PlannedMessage]) -> list[MessageNodes]:
         """Return those of `planned` that have been launched and not been waited for, as they are from now on."""
-        found = [sent for message in planned if not (sent := self._sent[message.number]).awaited]
-        for sent in found:
+        launched = [sent for message in planned if not (sent := self._sent[message.number]).awaited]
+        for sent in launched:
             sent.awaited = True
-        return found
+        return launched
 
     def take_in(self, iteration: IterationNodes, planned: Iterable[PlannedMessage]) -> None:
         """Wait for those of `planned` that have not been waited for, and copy out what they brought."""

@@ -77,7 +77,7 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
         input_s=input_s,
         synced=nodes.synced,
         stepped=nodes.stepped,
-        buckets=tuple(found for sent in nodes.messages if (found := _message(sent, times)) is not None),
+        buckets=tuple(record for sent in nodes.messages if (record := _message(sent, times)) is not None),
         gradients=tuple(
             Gradient(parameter=parameter, hook_s=end[hook], ready_s=end[ready])
             for parameter, hook, ready in nodes.gradients
@@ -165,7 +165,7 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
     Where two could have held a node up, the one that ended later did; of two that ended at once, the resource's own.
     """
     before = _find_before(graph)
-    found: list[tuple[int, str, float, float]] = []
+    steps: list[tuple[int, str, float, float]] = []
     begin_s, node, now_s = times.end[begin], last, times.end[last]
 
     def spend(node: int, until_s: float, causes: Sequence[tuple[str, float]]) -> None:
@@ -175,7 +175,7 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
         for number, (cause, share) in reversed([*enumerate(causes)]) if whole_s > 0 else ():
             # Shares sum to one but for rounding and for what is too little to name: the first cause takes what is left.
             start_s = until_s if number == 0 else max(until_s, now_s - share * whole_s)
-            found.append((node, cause, start_s, now_s))
+            steps.append((node, cause, start_s, now_s))
             now_s = start_s
         now_s = min(now_s, until_s)
 
@@ -202,14 +202,14 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
             cause = BETWEEN_DEVICES
         spend(node, times.end[held_up], ((cause, 1.0),))
         node = held_up
-    return _spans(graph, found[::-1])
+    return _spans(graph, steps[::-1])
 
 
-def _spans(graph: StepGraph, found: Sequence[tuple[int, str, float, float]]) -> list[PathSpan]:
+def _spans(graph: StepGraph, steps: Sequence[tuple[int, str, float, float]]) -> list[PathSpan]:
     """Return nodes, causes and times as spans; what is of one cause on one stream without a break is one."""
-    stream_of = _streams(graph, {node for node, *_ in found})
+    stream_of = _streams(graph, {node for node, *_ in steps})
     spans: list[PathSpan] = []
-    for node, cause, start_s, end_s in found:
+    for node, cause, start_s, end_s in steps:
         stream = stream_of.get(node, "delays")
         if spans and (spans[-1].stream, spans[-1].cause) == (stream, cause):
             spans[-1] = replace(spans[-1], end_s=end_s)
@@ -220,34 +220,34 @@ def _spans(graph: StepGraph, found: Sequence[tuple[int, str, float, float]]) -> 
 
 def _streams(graph: StepGraph, nodes: set[int]) -> dict[int, str]:
     """Return the stream of each of `nodes`, by the name that a trace gives it."""
-    found: dict[int, str] = {}
+    stream_of: dict[int, str] = {}
     for place, rank in enumerate(graph.ranks):
         whose = "" if place == 0 else f"{LAST_RANK if rank.number < 0 else f'rank {rank.number}'}: "
         lanes = ((communication_stream(lane), mine) for lane, mine in enumerate(rank.lanes))
         streams = ((compute_stream(device), mine) for device, mine in enumerate(rank.streams))
         computing = ((COMPUTE if rank.one_thread else HOST, rank.host), *streams)
         for name, mine in (*computing, ("copies", rank.copies), *lanes):
-            found.update((node, whose + name) for node in mine if node in nodes)
-    return found
+            stream_of.update((node, whose + name) for node in mine if node in nodes)
+    return stream_of
 
 
 def _find_before(graph: StepGraph) -> dict[int, tuple[int, ...]]:
     """Return the nodes before each on its resource: of a lane all, for several are in flight."""
-    found: dict[int, tuple[int, ...]] = {}
+    before: dict[int, tuple[int, ...]] = {}
     for rank in graph.ranks:
         for nodes in (rank.host, *rank.streams, rank.copies):
-            found.update((after, (first,)) for first, after in pairwise(nodes))
+            before.update((after, (first,)) for first, after in pairwise(nodes))
         for nodes in rank.lanes:
-            found.update((node, tuple(nodes[max(0, place - 2) : place])) for place, node in enumerate(nodes))
-    return found
+            before.update((node, tuple(nodes[max(0, place - 2) : place])) for place, node in enumerate(nodes))
+    return before
 
 
 def _meetings(graph: StepGraph) -> dict[tuple[int, int], list[int]]:
     """Return by lane and number the nodes of all ranks that meet there."""
-    found: dict[tuple[int, int], list[int]] = {}
+    meetings: dict[tuple[int, int], list[int]] = {}
     for node, collective in graph.collectives.items():
-        found.setdefault((collective.lane, collective.number), []).append(node)
-    return found
+        meetings.setdefault((collective.lane, collective.number), []).append(node)
+    return meetings
 
 
 def _find_latest(graph: StepGraph, times: NodeTimes, place: Sequence[int], now_s: float) -> int:

@@ -91,9 +91,9 @@ def check_extent(iterations: int, parameters: int, kinds: int = 1) -> None:
     Raises:
         InputError: too many iterations, for so many parameters and kinds of ranks.
     """
-    if (moments := iterations * kinds * parameters) > MOST_MOMENTS:
+    if (records := iterations * kinds * parameters) > MOST_MOMENTS:
         ranks = f"{kinds} kinds of ranks" if kinds > 1 else "a rank"
-        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
+        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {records:.3g} moments to record"
         remedy = f"ask for fewer `iterations`, micro-batches (`accumulate`) or `stragglers`: at most {MOST_MOMENTS} fit"
         raise InputError(what, remedy=remedy)
 

@@ -74,12 +74,12 @@ def schedule_of(
         return make_transport(placement, library, known).time_s(Operation.ALLREDUCE, size_bytes)
 
     setup = replace(setup, control_s=control_s)
-    made = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
+    schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
     experts = workload.experts
     if experts is None:
-        return options.cut.on_ranks(made, place, tensor, data, workload.boundary_bytes)
+        return options.cut.on_ranks(schedule, place, tensor, data, workload.boundary_bytes)
     among = placement.world_size // experts.ranks
-    return beside_experts(made, experts.ranks, among, workload.parameters, experts.parameters)
+    return beside_experts(schedule, experts.ranks, among, workload.parameters, experts.parameters)
 
 
 def schedule_of_buckets(
@@ -269,16 +269,16 @@ def carry_out(
     rank_configs: Sequence[RankConfiguration], make: Callable[[RankConfiguration], Callable[[int], Scheduled]]
 ) -> list[RankConfiguration]:
     """Return `rank_configs` with what each sends by iteration, made once for all that compute alike."""
-    found: list[RankConfiguration] = []
+    carried: list[RankConfiguration] = []
     for each in rank_configs:
-        alike = (one.scheduled for one in found if one.workload is each.workload and one.costs == each.costs)
-        found.append(replace(each, scheduled=next(alike, None) or make(each)))
-    return found
+        alike = (one.scheduled for one in carried if one.workload is each.workload and one.costs == each.costs)
+        carried.append(replace(each, scheduled=next(alike, None) or make(each)))
+    return carried
 
 
-def in_every_iteration(made: Scheduled) -> Callable[[int], Scheduled]:
+def in_every_iteration(scheduled: Scheduled) -> Callable[[int], Scheduled]:
     """Return what gives the same in every iteration."""
-    return lambda iteration: made
+    return lambda iteration: scheduled
 
 
 class BucketSchedules:
@@ -305,7 +305,7 @@ class BucketSchedules:
         parameters, groups = rank_config.workload.parameters, rank_config.plans.plan(iteration).groups()
         if rank_config.remaps(dropped := rank_config.dropped(iteration)):
             groups = [group for group in remap_gradients(parameters, groups, dropped) if group]
-        if (made := self._made.get(key := tuple(groups))) is None:
+        if (ready := self._made.get(key := tuple(groups))) is None:
             schedule = schedule_of_buckets(rank_config.options, parameters, groups)
-            made = self._made[key] = make_ready(schedule, rank_config, self._lanes, gloo=self._gloo)
-        return made
+            ready = self._made[key] = make_ready(schedule, rank_config, self._lanes, gloo=self._gloo)
+        return ready

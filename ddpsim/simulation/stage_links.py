@@ -68,13 +68,13 @@ class StageLinks:
 
     def lanes(self, lanes: Sequence[Lane]) -> list[LaneGroup]:
         """Return what carries the messages of the lanes of all ranks."""
-        made: dict[Lane, LaneGroup] = {}
+        groups: dict[Lane, LaneGroup] = {}
         for group, stream in lanes:
             name, number = stage_of_group(group)
             key = (group, stream if name == SENDS else "")
-            if key not in made:
-                made[key] = self._sends(number, stream) if name == SENDS else self._groups(name, number)
-        return [made[group, stream if group.startswith(SENDS) else ""] for group, stream in lanes]
+            if key not in groups:
+                groups[key] = self._sends(number, stream) if name == SENDS else self._groups(name, number)
+        return [groups[group, stream if group.startswith(SENDS) else ""] for group, stream in lanes]
 
     def _groups(self, name: str, place: int) -> LaneGroup:
         """Return the collectives of the groups `name` of a place, with their ranks and how many they stand for."""

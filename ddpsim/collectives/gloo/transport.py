@@ -114,13 +114,13 @@ def build_reduce(ranks: int, segments: int) -> TransferSchedule:
 def _sends(ranks: int) -> list[tuple[int, int, int]]:
     """Return (source, target, which of the source's own) of a binomial tree from rank 0, in the order they start."""
     bits = (ranks - 1).bit_length()
-    found, own = [], [0] * ranks
+    sends, own = [], [0] * ranks
     for bit in range(bits):
         for source in range(min(1 << bit, ranks)):
             if (target := source + (1 << bit)) < ranks:
-                found.append((source, target, own[source]))
+                sends.append((source, target, own[source]))
                 own[source] += 1
-    return found
+    return sends
 
 
 class GlooPaths(HostPaths):

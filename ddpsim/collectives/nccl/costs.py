@@ -206,12 +206,12 @@ class EntryCosts:
         if key not in self._rates:
             pattern = self.pattern(entry)
             shares = {group: self.share_of_rate(entry, group) for group in pattern.rates}
-            found = {group: rate * shares[group] for group, rate in pattern.rates.items()}
+            by_group = {group: rate * shares[group] for group, rate in pattern.rates.items()}
             for mixed in pattern.mixed:
                 reached = {group: rate * shares[group] for group, rate in mixed.items()}
                 slowest = min(reached, key=reached.__getitem__)
-                found[slowest] = min(found[slowest], 1 / sum(1 / rate for rate in reached.values()))
-            self._rates[key] = found
+                by_group[slowest] = min(by_group[slowest], 1 / sum(1 / rate for rate in reached.values()))
+            self._rates[key] = by_group
         return self._rates[key]
 
     def _cut(self, entry: TuningEntry, channels: int, size_bytes: int) -> int:
@@ -319,8 +319,8 @@ class EntryCosts:
 
     def reached(self, cost: Cost) -> dict[str, float]:
         """Return the part of their rate that links of each kind reach as `cost` has it."""
-        found = {group: self.share_of_rate(cost.entry, group) for group in self.groups}
-        return found | {NVSWITCH: found[NVSWITCH] * cost.switch_share} if NVSWITCH in found else found
+        shares = {group: self.share_of_rate(cost.entry, group) for group in self.groups}
+        return shares | {NVSWITCH: shares[NVSWITCH] * cost.switch_share} if NVSWITCH in shares else shares
 
     def socket_share(self, pattern: Pattern) -> float:
         """Return the part of a port's rate that the threads of its sockets move; 1 where they keep up with it."""

@@ -93,11 +93,11 @@ def _switch_widths(template: NodeTemplate) -> dict[str, float]:
 
 def _find_nearest_nics(template: NodeTemplate, gpus: Sequence[str], paths: Paths) -> dict[str, str]:
     """Return the NIC of each GPU that is the nearest one to some NIC."""
-    found: dict[str, str] = {}
+    nics: dict[str, str] = {}
     for nic in template.nics:
         gpu = min(gpus, key=lambda gpu: paths.distance(nic.name, gpu))
-        found.setdefault(gpu, nic.name)
-    return found
+        nics.setdefault(gpu, nic.name)
+    return nics
 
 
 def _find_nic_rate(template: NodeTemplate, nics: Mapping[str, str], paths: Paths) -> float:
@@ -190,8 +190,8 @@ class Layout:
     def channels_of(self, node: int) -> Channels:
         """Return the channels of `node`."""
         return next(
-            found
-            for found, each in zip(self._channels, self.placement.classes, strict=True)
+            channels
+            for channels, each in zip(self._channels, self.placement.classes, strict=True)
             if node in each.node_indices
         )
 
@@ -333,7 +333,7 @@ class Layout:
                     yield Load(self.wiring.at(node, [link])[0], NVSWITCH, load)
 
     def _shape(self, version: int) -> Shape:
-        slowest = min(self._channels, key=lambda found: found.bus_bandwidth)
+        slowest = min(self._channels, key=lambda channels: channels.bus_bandwidth)
         templates = [each.template for each in self.placement.classes]
         sm = min(gpu.sm for template in templates for gpu in template.gpus)
         near = KINDS.index(slowest.kind) <= KINDS.index("NVB")
@@ -374,8 +374,10 @@ class Layout:
             find_switch_graph(each.template, self.placement.gpus(each), network=self.nodes > 1)
             for each in self.placement.classes
         ]
-        found = [InSwitch(len(g.heads), g.inside / 1e9, g.across / 1e9) for g in graphs if g is not None]
-        return min(found, key=lambda graph: graph.channels * graph.inside) if len(found) == len(graphs) else None
+        reductions = [InSwitch(len(g.heads), g.inside / 1e9, g.across / 1e9) for g in graphs if g is not None]
+        return (
+            min(reductions, key=lambda graph: graph.channels * graph.inside) if len(reductions) == len(graphs) else None
+        )
 
 
 def _edges(nodes: int) -> Iterator[tuple[int, int]]:

@@ -106,9 +106,9 @@ class ChosenPaths:
 
     def lines(self) -> list[str]:
         """Return a line on each stretch, with bus bandwidths at 1 GiB, and the advice."""
-        found = [(self.in_node, "inside a node"), (self.between_nodes, "between nodes")]
-        said = [stretch.text(where) for stretch, where in found if stretch is not None]
-        return [f"allreduce bus bandwidth {line}" for line in said] + format_path_advice(self.advice)
+        segments = [(self.in_node, "inside a node"), (self.between_nodes, "between nodes")]
+        texts = [stretch.text(where) for stretch, where in segments if stretch is not None]
+        return [f"allreduce bus bandwidth {line}" for line in texts] + format_path_advice(self.advice)
 
 
 def format_path_advice(advice: Iterable[str]) -> list[str]:

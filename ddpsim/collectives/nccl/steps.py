@@ -143,11 +143,11 @@ def _connections(
 ) -> dict[tuple[int, int], Connection]:
     """Return what a lane of this share has between two ranks that its tree joins."""
     near, far = (timing.hop_s, timing.rate * share), (timing.net_s, timing.net_rate * share)
-    found = {}
+    connections = {}
     for pair, way in ways.items():
         latency_s, rate = near if pair[0] // layout.per_node == pair[1] // layout.per_node else far
-        found[pair] = connection(timing, latency_s, way, rate)
-    return found
+        connections[pair] = connection(timing, latency_s, way, rate)
+    return connections
 
 
 def _parents(layout: Layout) -> list[list[int | None]]:

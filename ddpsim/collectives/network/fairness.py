@@ -135,7 +135,7 @@ def max_min_rates(demands: Sequence[Demand], capacities: Mapping[LinkId, float])
     link get equal parts of it, however many times each crosses it. Every rate ends at its limit or at a full link on
     which no other demand has a larger fair share.
     """
-    # Progressive filling: all demands rise together, each by its `growing` for a unit of `level`, until one comes to its
+    # Progressive filling: all demands rise together, each by its `growing` a unit of `level`, until one comes to its
     # limit or a link is full; those stop, and the others go on.
     rates = [0.0] * len(demands)
     growing = {index: demand.weight / demand.peak_load for index, demand in enumerate(demands)}

@@ -273,10 +273,10 @@ class JobOptions:
         unused = "first" if self.find_unused_parameters else "last"
         return OrderPolicy(count, rebuild(self.order), predictor(self.predictor), self.consensus, unused)
 
-    def first_plan(self, parameters: Sequence[Parameter], given: BucketPlan | None) -> BucketPlan:
+    def first_plan(self, parameters: Sequence[Parameter], plan: BucketPlan | None) -> BucketPlan:
         """Return the buckets of the first iteration, before any rebuild."""
-        if given is not None:
-            return given
+        if plan is not None:
+            return plan
         return (unused_plan if self.find_unused_parameters else initial_plan)(parameters, self.caps)
 
     def input_of(self, workload: Workload) -> InputStage | None:
@@ -326,8 +326,8 @@ class JobOptions:
         Raises:
             PlanError: one that cannot be carried out; it names the message or the parameter.
         """
-        made = scheme_named(self.scheme).schedule(setup)
-        return without_overlap(made) if self.overlap == "off" else made
+        schedule = scheme_named(self.scheme).schedule(setup)
+        return without_overlap(schedule) if self.overlap == "off" else schedule
 
 
 def _check(job: JobOptions) -> None:

@@ -262,14 +262,14 @@ class Options(JobOptions):
         Raises:
             InputError: a layer that the model does not have.
         """
-        found: set[int] = set()
+        indices: set[int] = set()
         for layer in self.unused.get(rank, ()):
             below = [i for i, p in enumerate(parameters) if p.name == layer or p.name.startswith(f"{layer}.")]
             if not below:
                 remedy = "give a module's name, e.g. encoder.layer.3"
                 raise InputError(f"no parameter is below {layer!r}", place=f"unused[{rank}]", remedy=remedy)
-            found.update(below)
-        return frozenset(found)
+            indices.update(below)
+        return frozenset(indices)
 
     def bucket_plan(self, workload: Workload, of: Sequence[int] | None = None) -> BucketPlan:
         """Return the plan these options give `workload`, in the arrival order of its first recorded iteration.
@@ -326,11 +326,11 @@ class Options(JobOptions):
         check_devices_told(workload.name, workload.devices, workload.parameters)
         cuts = (("tensor_parallel", workload.tensor), ("expert_parallel", workload.experts))
         for name, cut in cuts:
-            parts, asked = 1 if cut is None else cut.ranks, getattr(self, name)
-            if parts != asked:
+            parts, wanted = 1 if cut is None else cut.ranks, getattr(self, name)
+            if parts != wanted:
                 what = f"{workload.name} is {'a whole step' if parts == 1 else f'one of {parts} parts of a step'}"
                 remedy = "take the part by `Model.of(workload).on(topology, options=options)`, as `ddpsim.predict` does"
-                raise InputError(f"{what}, asked for is {asked}", place=name, remedy=remedy)
+                raise InputError(f"{what}, asked for is {wanted}", place=name, remedy=remedy)
         if self.pipeline is not None and self.pipeline.boundary_bytes is None and workload.boundary_bytes is None:
             what = f"how many bytes pass from one layer of {workload.name} to the next is not known"
             remedy = (

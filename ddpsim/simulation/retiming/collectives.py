@@ -59,17 +59,19 @@ class BatchCopies:
         rank, rank_config = order.graph.ranks[number], seen.run.rank_configs[number]
         streams = (rank.copies, rank.compute if rank_config.input_stage is not None else [])
         kinds = order.graph.kind
-        found = [(node, at) for nodes in streams for at, node in enumerate(nodes) if kinds[node] is NodeKind.COPY]
-        nodes, places = (np.array(each, dtype=np.intp) for each in (zip(*found, strict=True) if found else ((), ())))
-        begin, end = (np.array([each[node] for node, _ in found])[:, None] for each in (times.begin, times.end))
-        copied = bool(found) and not rank_config.execution.one_thread
+        copied_at = [(node, at) for nodes in streams for at, node in enumerate(nodes) if kinds[node] is NodeKind.COPY]
+        nodes, places = (
+            np.array(each, dtype=np.intp) for each in (zip(*copied_at, strict=True) if copied_at else ((), ()))
+        )
+        begin, end = (np.array([each[node] for node, _ in copied_at])[:, None] for each in (times.begin, times.end))
+        copied = bool(copied_at) and not rank_config.execution.one_thread
         alone_s = np.tile(_copied_s(seen.run, prices, number) if copied else np.zeros(seen.columns), (len(nodes), 1))
         rows = order.row[nodes]
-        made = cls(rows, np.where(places > 0, rows - 1, 0), order.row[order.queued[nodes]], alone_s, (begin, end))
+        copies = cls(rows, np.where(places > 0, rows - 1, 0), order.row[order.queued[nodes]], alone_s, (begin, end))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = (end - begin) / alone_s[:, :1]
-        seen.lasts[made.rows] = alone_s * np.where(np.isfinite(ratio), ratio, 1.0)
-        return made
+        seen.lasts[copies.rows] = alone_s * np.where(np.isfinite(ratio), ratio, 1.0)
+        return copies
 
     @property
     def met(self) -> bool:
@@ -185,8 +187,8 @@ class RetimedCollectives:
         if not self._links:
             return self._times.another_choice
         others = [each is not self._seen.run.shared for each in self._prices.shared]
-        found: NDArray[np.bool_] = self._times.another_choice | np.array(others)
-        return found
+        changed: NDArray[np.bool_] = self._times.another_choice | np.array(others)
+        return changed
 
     def measure_changed_overlap(self) -> Columns:
         """Return for which share of their time collectives share links otherwise than the run saw, or with copies."""
@@ -205,18 +207,18 @@ class RetimedCollectives:
             return list(map(np.array, ways))
         if run.job.options.fidelity == "closed":
             return []
-        found: dict[int, list[int]] = {}
+        places_on: dict[int, list[int]] = {}
         streams: dict[int, set[int]] = {}
         for place, each in enumerate(self._collectives):
             network = run.shared.lanes[each.lane].collectives.network
-            found.setdefault(id(network), []).append(place)
+            places_on.setdefault(id(network), []).append(place)
             streams.setdefault(id(network), set()).add(each.lane)
         copied = range(len(self._collectives), len(self._collectives) + sum(len(each.rows) for each in self._copies))
         if copied:
-            found.setdefault(id(world.network), []).extend(copied)
+            places_on.setdefault(id(world.network), []).extend(copied)
             streams.setdefault(id(world.network), set()).update((-1, -2))
         several = world.streams_per_group > 1
-        return [np.array(places) for key, places in found.items() if several or len(streams[key]) > 1]
+        return [np.array(places) for key, places in places_on.items() if several or len(streams[key]) > 1]
 
     def _rates(self, begin: Columns, end: Columns, horizon_s: float) -> Columns:
         """Return which part of the links each has, in the mean, where those on them at once have equal parts."""
@@ -230,20 +232,20 @@ class RetimedCollectives:
         met = seen_rates < 1 - _MET
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(met, np.clip((1 - 1 / self._ratio) / (1 - seen_rates), 0.0, 1.0), 1.0)
-        found = np.empty_like(parts)
+        filled = np.empty_like(parts)
         count = len(self._collectives)
         for kind in (slice(count), slice(count, None)):
             known = parts[kind][met[kind]].tolist()
-            found[kind] = np.where(met[kind], parts[kind], median(known) if known else 1.0)
-        self._ratio = self._ratio * (1 - found * (1 - seen_rates))
-        return found
+            filled[kind] = np.where(met[kind], parts[kind], median(known) if known else 1.0)
+        self._ratio = self._ratio * (1 - filled * (1 - seen_rates))
+        return filled
 
     def _set_lasts(self, alone_s: Columns, rates: Columns) -> None:
         lasts = self._ratio * alone_s / (1 - self._part * (1 - rates))
         count = len(self._collectives)
-        found = np.maximum(lasts[:count], self._floor)
+        at_least = np.maximum(lasts[:count], self._floor)
         for rows in self._all:
-            self._seen.lasts[rows] = found
+            self._seen.lasts[rows] = at_least
         for copies in self._copies:
             self._seen.lasts[copies.rows] = lasts[count : count + len(copies.rows)]
             count += len(copies.rows)
@@ -317,7 +319,7 @@ def _meetings(ranks: Sequence[RankGraph]) -> tuple[list[list[bool]], list[list[i
     for lane in range(len(ranks[0].lanes)):
         mine = [rank.lanes[lane] for rank in ranks]
         some = next((each for each in mine if each), [])
-        for own, found, has in zip(mine, nodes, there, strict=True):
-            found.extend(own or some)
+        for own, mine_all, has in zip(mine, nodes, there, strict=True):
+            mine_all.extend(own or some)
             has.extend([bool(own)] * len(some))
     return there, nodes

@@ -311,16 +311,16 @@ def _meet_apart(arrivals: Sequence[Arrival]) -> Operation:
 
 
 def _find_last(end: Columns, rows: Sequence[int]) -> Columns:
-    found: Columns = end[rows[0]]
+    latest: Columns = end[rows[0]]
     for row in rows[1:]:
-        found = np.maximum(found, end[row])
-    return found
+        latest = np.maximum(latest, end[row])
+    return latest
 
 
-def narrow(made: object, names: Sequence[str], columns: NDArray[np.intp]) -> None:
+def narrow(owner: object, names: Sequence[str], columns: NDArray[np.intp]) -> None:
     """Let attributes have some of their columns only."""
     for name in names:
-        setattr(made, name, getattr(made, name)[..., columns])
+        setattr(owner, name, getattr(owner, name)[..., columns])
 
 
 @dataclass(slots=True, eq=False)

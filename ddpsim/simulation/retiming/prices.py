@@ -214,8 +214,8 @@ class Prices:
         if simulated.rank == LATEST and not sleeps:
             others = [replace(kind, spread=each.pace_spread, node_spread=each.node_spread) for each in self.costs]
             factors = factors * [other.slowest() for other in others]
-        found: Columns = factors / factors[0]
-        return found
+        relative: Columns = factors / factors[0]
+        return relative
 
     def _costs(self, calibration: Calibration | None, gpu: AchievedGpu | None) -> Costs:
         key = (id(calibration), id(gpu))
@@ -246,9 +246,9 @@ def _paces(graph: StepGraph, rank: RankGraph) -> NDArray[np.intp]:
     delays, host = kind == NodeKind.DELAY, _KEPT if rank.one_thread else _HOST
     works = (kind == NodeKind.COMPUTE) | (kind == NodeKind.PACED)
     computed = works & np.isin(cause, _COMPUTED)
-    found = np.where(computed | (delays & (cause == Cause.OPTIMIZER)), _DEVICE, _KEPT)
-    found = np.where(works & (cause == Cause.INPUT), _INPUT, found)
-    return np.where(delays & (cause == Cause.HOST), host, found)
+    pace = np.where(computed | (delays & (cause == Cause.OPTIMIZER)), _DEVICE, _KEPT)
+    pace = np.where(works & (cause == Cause.INPUT), _INPUT, pace)
+    return np.where(delays & (cause == Cause.HOST), host, pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,5 +368,5 @@ class CollectivePrices:
 
     def _time_alone(self, collective: Collective) -> Columns:
         alone_s = np.array([each.alone_s(collective) for each in self._prices.shared])
-        found: Columns = alone_s * self._prices.wire(collective.size_bytes)
-        return found
+        wire_s: Columns = alone_s * self._prices.wire(collective.size_bytes)
+        return wire_s

@@ -95,15 +95,15 @@ class RankWork:
         distinct = list({id(each): each for each in prices.shared}.values())
         columns = [distinct.index(each) for each in prices.shared]
         slowdowns = [each.slowdown(rank_config.costs, rank_config.gpu, self._share) for each in distinct]
-        found = [run.graph.collectives[node] for node in collectives]
-        rows = {each.key: (row, each) for row, each in enumerate({each.key: each for each in found}.values())}
+        mine = [run.graph.collectives[node] for node in collectives]
+        rows = {each.key: (row, each) for row, each in enumerate({each.key: each for each in mine}.values())}
         taken = [[slowdown.taken(each) for slowdown in slowdowns] for _, each in rows.values()]
         many, bandwidth = (
             np.array([[getattr(each, name) for each in row] for row in taken])[:, columns]
             for name in ("multiprocessors", "bandwidth")
         )
         bandwidth /= np.array([prices.wire(each.size_bytes) for _, each in rows.values()])
-        each_row = [rows[each.key][0] for each in found]
+        each_row = [rows[each.key][0] for each in mine]
         self._taken = (
             (many * _divide_by_first([each.channel_multiprocessors for each in costs]))[each_row],
             (bandwidth * _divide_by_first([each.memory_passes for each in costs]))[each_row],
@@ -151,17 +151,17 @@ class RankWork:
         if not len(self._work) or not len(self._flights) or not (disturbed or copying):
             return False
         begin, end = self._work_at(now.end)
-        flights, found = (now.begin[self._flights], now.end[self._flights]), self._seconds
+        flights, slowed_s = (now.begin[self._flights], now.end[self._flights]), self._seconds
         if disturbed:
-            moments, factors = self._factors(*flights)
-            found = found * mean_factors(begin, end, moments, factors, horizon_s)
+            times, factors = self._factors(*flights)
+            slowed_s = slowed_s * mean_factors(begin, end, times, factors, horizon_s)
         if self._serves.any():
             begun, over = (np.sort(each, axis=0) for each in flights)
             flying = is_in_flight(begin[self._serves], begun, over, horizon_s)
             slowed = np.where(flying, self._copy_slowdown, 1.0)
-            found = found.copy()
-            found[self._serves] = self._seconds[self._serves] * slowed
-        self._seen.lasts[self._work] = found
+            slowed_s = slowed_s.copy()
+            slowed_s[self._serves] = self._seconds[self._serves] * slowed
+        self._seen.lasts[self._work] = slowed_s
         return True
 
     def _delay_late(self, now: Moments, horizon_s: float) -> None:
@@ -173,11 +173,11 @@ class RankWork:
 
     def _factors(self, begin: Columns, end: Columns) -> tuple[Columns, Columns]:
         """Return the moments at which collectives begin and end, and the factor on computing time from each on."""
-        moments, count, multiprocessors, bandwidth = sort_changes(begin, end, *self._taken)
+        times, count, multiprocessors, bandwidth = sort_changes(begin, end, *self._taken)
         tail = np.where(multiprocessors > _NOTHING_S, self._tail, 0.0)
         derived = slowdown_factor(self._share, tail, np.minimum(multiprocessors, MOST), np.minimum(bandwidth, MOST))
-        beside = np.where(np.isnan(self._fixed), derived, self._fixed)
-        return moments, np.where(count > 0.5, beside, 1.0)
+        factor = np.where(np.isnan(self._fixed), derived, self._fixed)
+        return times, np.where(count > 0.5, factor, 1.0)
 
 
 def _divide_by_first(values: Sequence[float]) -> Columns:
@@ -306,19 +306,19 @@ def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, pr
     return float(period_of(run, extent, lambda node: np.array(end[node])))
 
 
-def _limit(found: Columns, moved: Columns, before: Columns) -> Columns:
+def _limit(period: Columns, moved: Columns, before: Columns) -> Columns:
     """Return where periods go to that move by a smaller part each pass, either way; NaN where they do not.
 
     The rest of a geometric series, as Aitken's delta-squared process has it.
 
     Args:
-        found: now.
+        period: now.
         moved, before: by what from the pass before, and from the one before that.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = moved / before
     shrinks = np.abs(ratio) < MOST_RATIO
-    return np.where(shrinks, found + moved * ratio / (1 - np.where(shrinks, ratio, 0.0)), np.nan)
+    return np.where(shrinks, period + moved * ratio / (1 - np.where(shrinks, ratio, 0.0)), np.nan)
 
 
 class _Retiming:
@@ -355,9 +355,9 @@ class _Retiming:
         # `columns` are the numbers of those still in the arrays; `done`, `valid` and `more_s` have all.
         more_s, columns, done = np.zeros(self._columns), np.arange(self._columns), np.zeros(self._columns, dtype=bool)
         now = self._pass()
-        found, moved = self._effects(now), np.zeros(self._columns)
-        valid = self._is_as_seen(now, found)
-        more_s[:] = found
+        effects_now, moved = self._effects(now), np.zeros(self._columns)
+        valid = self._is_as_seen(now, effects_now)
+        more_s[:] = effects_now
         for _ in range(self._passes):
             # One pass: what overlapping costs at the times of the last, damped, and new times from that.
             took = self._seen.lasts.copy()
@@ -367,15 +367,15 @@ class _Retiming:
             self._seen.lasts += (took - self._seen.lasts) * self._damped_by
             now = self._pass()
             effects = self._effects(now)
-            found, moved, before = effects, effects - found, moved
+            effects_now, moved, before = effects, effects - effects_now, moved
             # Settled: it hardly moves, or its moves shrink to a limit that is near; and no times swing beneath it.
-            limit = _limit(found, moved, before)
-            enough = np.maximum(SETTLED * self.simulated_s, SETTLED_EFFECT * np.abs(found))
-            near = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - found) <= enough)
+            limit = _limit(effects_now, moved, before)
+            enough = np.maximum(SETTLED * self.simulated_s, SETTLED_EFFECT * np.abs(effects_now))
+            near = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - effects_now) <= enough)
             settled = ((np.abs(moved) <= enough) | near) & (swings <= MOST_SWINGS * self.simulated_s)
             unsettled = ~done[columns] | (columns == 0)
-            valid[columns[unsettled]] = (settled & self._is_as_seen(now, found))[unsettled]
-            more_s[columns[unsettled]] = np.where(np.isfinite(limit), limit, found)[unsettled]
+            valid[columns[unsettled]] = (settled & self._is_as_seen(now, effects_now))[unsettled]
+            more_s[columns[unsettled]] = np.where(np.isfinite(limit), limit, effects_now)[unsettled]
             self._mark_unmoved(now, columns, unsettled & settled, more_s, valid)
             done[columns] |= settled
             if done.all():
@@ -385,21 +385,21 @@ class _Retiming:
             if 2 * len(left) <= len(columns):
                 self._leave_out_but(left)
                 narrow(now, ("end", "begin", "wire"), left)
-                columns, found, moved = columns[left], found[left], moved[left]
+                columns, effects_now, moved = columns[left], effects_now[left], moved[left]
         self._mark_unmoved(now, columns, ~done[columns], more_s, valid)
         # Other nodes than the run has, or collectives that are carried out otherwise.
         changed = self.prices.another | np.array([each.silent for each in self.prices.assumed])
         met = any(each.met for each in self._copies)
         return more_s, valid & ~(changed | (met if self._messages is None else self._messages.another_way))
 
-    def _is_as_seen(self, now: Moments, found: Columns) -> NDArray[np.bool_]:
+    def _is_as_seen(self, now: Moments, effects: Columns) -> NDArray[np.bool_]:
         """Return in which columns collectives meet others as in the run; in none where its own period is missed."""
         faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
         if self._messages is None or not faithful:
             return np.full(self._columns, faithful)
         most = np.full(self._columns, MET_OTHERS_APART if goes_apart(self._run) else MET_OTHERS)
         if self._run.schedule.place is not None:
-            most[np.abs(found) > SMALL_EFFECT * self.simulated_s] = MET_OTHERS_STAGED
+            most[np.abs(effects) > SMALL_EFFECT * self.simulated_s] = MET_OTHERS_STAGED
         meets: NDArray[np.bool_] = self._messages.measure_changed_overlap() <= most
         return meets
 
