@@ -284,7 +284,7 @@ class JobResources:
             links = StageLinks(env, self.placement, self.options.cut, self.options.tensor_parallel, ways, make, over)
             return Communication(env, self.costs, world, links.lanes(scheduled.lanes))
         # A group that is all ranks, by no pattern of its own, sends as the world does: one transport, one network.
-        groups_made, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
+        lane_groups, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
         # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
         network = world.collectives.network if EXPERT in groups else None
         for name, ranks in groups.items():
@@ -297,8 +297,8 @@ class JobResources:
                 if network is not None:
                     shared_network = SharedNetwork(network, (part.nodes, part.gpus_per_node, share))
                 collectives = self._collectives(env, own, part, shared_network, share)
-            groups_made[name] = LaneGroup(collectives, ranks, together)
-        lanes = [groups_made[group] for group, _ in scheduled.lanes]
+            lane_groups[name] = LaneGroup(collectives, ranks, together)
+        lanes = [lane_groups[group] for group, _ in scheduled.lanes]
         # The other devices of each rank: a communicator each, from the same nodes by other GPUs, on the same network.
         for device in range(1, self.placement.devices):
             on = SharedNetwork(world.collectives.network, device)
@@ -309,8 +309,8 @@ class JobResources:
             latency_s = send_s(world.collectives, world.ranks)
             for number, (group, _) in enumerate(scheduled.lanes):
                 if group in patterns:
-                    line = StreamQueue(groups_made[group].collectives.network, latency_s)
-                    lanes[number] = replace(groups_made[group], line=line)
+                    line = StreamQueue(lane_groups[group].collectives.network, latency_s)
+                    lanes[number] = replace(lane_groups[group], line=line)
         meet = scheduled.schedule.ranks_meet or self.options.comm != "real"
         apart = None if meet else self._apart(env, scheduled, world.collectives)
         return Communication(env, self.costs, world, lanes, apart)
@@ -373,12 +373,8 @@ class JobResources:
         self, env: simpy.Environment, transport: Transport, on: SharedNetwork | None, share: float = 1.0
     ) -> Collectives:
         """Return the collectives of a transport under the job's conditions."""
-        wire_factor = self.wire_factor
-        factor = (
-            wire_factor
-            if share == 1
-            else lambda size_bytes: share * (1.0 if wire_factor is None else wire_factor(size_bytes))
-        )
+        wire = self.wire_factor
+        factor = wire if share == 1 else lambda size_bytes: share * (1.0 if wire is None else wire(size_bytes))
         own = scale_transport(transport, factor, self.latency)
         network, sender = (None, None) if on is None else on
         return Collectives.over(own, env, fidelity=self.options.fidelity, network=network, sender=sender)

@@ -118,10 +118,7 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     job, graph, times, extent = ran.job, ran.graph, ran.times, ran.extent
     options, placement, backend = job.options, job.placement, job.backend
     ranks = [rank for rank in graph.ranks if rank.number >= 0]
-    parts = {
-        simulated.rank: rank_config.part
-        for simulated, rank_config in zip(ran.simulated_ranks, ran.rank_configs, strict=True)
-    }
+    parts = {one.rank: config.part for one, config in zip(ran.simulated_ranks, ran.rank_configs, strict=True)}
     # A rank of a pipeline numbers the parameters of its part; a trace has those of the model.
     records = [
         record if (part := parts[rank.number]).size == 1 else in_model(record, part.indices)

@@ -293,16 +293,12 @@ class RankGraph:
             kind: of each node.
         """
         first = self.iterations[:iterations]
-        last, boundaries = first[-1].end, {mark for each in first for mark in (each.start, each.end)}
+        last, ends = first[-1].end, {mark for each in first for mark in (each.start, each.end)}
         host, copies, delays, *lanes = (
             nodes[: bisect_right(nodes, last)] for nodes in (self.host, self.copies, self.delays, *self.lanes)
         )
         streams = [
-            [
-                node
-                for node in stream[: bisect_right(stream, last)]
-                if kind[node] is not NodeKind.MARK or node in boundaries
-            ]
+            [node for node in stream[: bisect_right(stream, last)] if kind[node] is not NodeKind.MARK or node in ends]
             for stream in self.streams
         ]
         nodes = range(self.nodes.start, last + 1)

@@ -125,9 +125,8 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
                 on_busy[lanes] = shared.on_busy(lanes or None)
             # What a rank sends by itself is slowed by itself, and has no kind of hops, as a pattern has none.
             own = None if apart is None else slow_messages(apart.network, job.costs, {}, simulated.rank)
-            processors.append(
-                Processor(env, slowdown, own or on_busy[lanes], job.costs.copy_slowdown, rank_config.late_s)
-            )
+            tell = own or on_busy[lanes]
+            processors.append(Processor(env, slowdown, tell, job.costs.copy_slowdown, rank_config.late_s))
         run.add(
             rank,
             processors,

@@ -130,10 +130,8 @@ class ServerConnection:
         yield links.network.transfer(demand, self._rank) if line is None else line.send(demand)
         if collective.operation is Operation.REDUCE:
             links.count_push(self._rank, bucket)
-            self._take(bucket)
-
-    def _take(self, pushed: Bucket) -> None:
-        """Note which update of each bucket is sent back, now that the servers have updated by `pushed`."""
-        for bucket in self._pulls[self._taken : self._sendable[pushed]]:
-            self._links.note_pull(self._rank, bucket)
-        self._taken = self._sendable[pushed] % len(self._pulls)
+            # Servers have updated by it: what they send back from now on, of each bucket, is this update.
+            sendable = self._sendable[bucket]
+            for pulled in self._pulls[self._taken : sendable]:
+                links.note_pull(self._rank, pulled)
+            self._taken = sendable % len(self._pulls)

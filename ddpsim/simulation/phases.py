@@ -129,10 +129,8 @@ class PreForwardBuilder:
 
 def _find_buffer_bytes(rank_config: RankConfiguration) -> dict[int, list[int]]:
     """Return the messages of a broadcast by device, of which torch makes one a dtype; none where nothing is sent."""
-    own, options = rank_config.workload, rank_config.options
-    wanted = (
-        options.broadcast_buffers and options.comm == "real" and rank_config.scheduled(0).schedule.broadcasts_buffers
-    )
+    own, options, schedule = rank_config.workload, rank_config.options, rank_config.scheduled(0).schedule
+    wanted = options.broadcast_buffers and options.comm == "real" and schedule.broadcasts_buffers
     if not (rank_config.ddp and wanted):
         return {}
     sizes: dict[tuple[int, str], int] = {}

@@ -179,19 +179,23 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
             now_s = start_s
         now_s = min(now_s, until_s)
 
-    meetings = _meetings(graph)
+    # By lane and number, the nodes of all ranks that meet there.
+    meetings: dict[tuple[int, int], list[int]] = {}
+    for each, collective in graph.collectives.items():
+        meetings.setdefault((collective.lane, collective.number), []).append(each)
     # Back in time from `last`, from each node to the one that held it up, until `begin`. `now_s` is the moment before
     # which nothing is explained yet: spans join without gaps, for `spend` moves it and nothing else does.
     while now_s > begin_s and node != ORIGIN:
-        if (collective := graph.collectives.get(node)) is not None:
+        if (sent := graph.collectives.get(node)) is not None:
             wire_s = min(times.wire[node], now_s)
-            spend(node, wire_s, shares(collective))
+            spend(node, wire_s, shares(sent))
             if times.begin[node] < wire_s:
                 # The rank waited for others: the path goes on, on the rank that came last.
-                came = [each for each in meetings[collective.lane, collective.number] if times.begin[each] <= wire_s]
+                came = [each for each in meetings[sent.lane, sent.number] if times.begin[each] <= wire_s]
                 node = max(came, key=times.begin.__getitem__)
-        place = (node, *before.get(node, ()))
-        held_up = _find_latest(graph, times, place, now_s)
+        candidates = (*before.get(node, ()), *graph.after[node], graph.queued[node])
+        ended = [each for each in candidates if times.end[each] <= now_s]
+        held_up = max(ended, key=times.end.__getitem__, default=ORIGIN)
         # The node's own time, after all that it comes after.
         cause, kind = CAUSES[graph.cause[node]], graph.kind[node]
         if kind is NodeKind.COLLECTIVE:
@@ -240,19 +244,3 @@ def _find_before(graph: StepGraph) -> dict[int, tuple[int, ...]]:
         for nodes in rank.lanes:
             before.update((node, tuple(nodes[max(0, place - 2) : place])) for place, node in enumerate(nodes))
     return before
-
-
-def _meetings(graph: StepGraph) -> dict[tuple[int, int], list[int]]:
-    """Return by lane and number the nodes of all ranks that meet there."""
-    meetings: dict[tuple[int, int], list[int]] = {}
-    for node, collective in graph.collectives.items():
-        meetings.setdefault((collective.lane, collective.number), []).append(node)
-    return meetings
-
-
-def _find_latest(graph: StepGraph, times: NodeTimes, place: Sequence[int], now_s: float) -> int:
-    """Return which of what a node comes after ended last, no later than `now_s`."""
-    node, *before = place
-    candidates = (*before, *graph.after[node], graph.queued[node])
-    ended = [each for each in candidates if times.end[each] <= now_s]
-    return max(ended, key=lambda each: times.end[each], default=ORIGIN)

@@ -270,9 +270,8 @@ def resolve(
     # Micro-batches that one stands for are no events, but records in the trace.
     repeated = (extent.end - extent.begin) // options.period * extent.repeats
     check_extent(extent.end + repeated, len(kinds[0].workload.parameters), len(kinds))
-    simulated_ranks = simulated_ranks or [
-        simulated for kind in kinds for simulated in representatives_of(kind, options, extent.total, ranks)
-    ]
+    if not simulated_ranks:
+        simulated_ranks = [one for kind in kinds for one in representatives_of(kind, options, extent.total, ranks)]
     rank_configs = list(_rank_configs_of(simulated_ranks, parts, ranks, options, costs_of, extent.total, planned))
     if assumed.input != 1:
         rank_configs = [each.with_input(assumed.input) for each in rank_configs]
@@ -389,11 +388,7 @@ def _rank_configs_of(
         planned: buckets; None are those of the options.
     """
     cycle, first = options.sync_every, simulated_ranks[0].kind.workload
-    simulated_ranks, dropped = (
-        _leave_layers_out(simulated_ranks, options)
-        if options.drop
-        else (simulated_ranks, lambda iteration: frozenset())
-    )
+    simulated_ranks, dropped = _leave_layers_out(simulated_ranks, options)
     plans = planned
     if plans is None and len(parts) == 1:
         views = [view for simulated in simulated_ranks for view in simulated.seen]
@@ -423,6 +418,8 @@ def _leave_layers_out(
     simulated_ranks: Sequence[SimulatedRank], options: Options
 ) -> tuple[Sequence[SimulatedRank], Callable[[int], frozenset[int]]]:
     """Return ranks without the layers that each iteration leaves out, and whose parameters those are, by iteration."""
+    if not options.drop:
+        return simulated_ranks, lambda iteration: frozenset()
     parameters = simulated_ranks[0].kind.workload.parameters
     plan = options.drop_plan(parameters)
     dropped = find_dropped(plan, options.sync_every)
@@ -431,8 +428,7 @@ def _leave_layers_out(
     left = partial(leave_out, dropped=dropped, parameters=parameters)
     seen = [[PolicyView(left(each.pace), each.context) for each in simulated.seen] for simulated in simulated_ranks]
     return [
-        replace(simulated, pace=left(simulated.pace), seen=own)
-        for simulated, own in zip(simulated_ranks, seen, strict=True)
+        replace(one, pace=left(one.pace), seen=own) for one, own in zip(simulated_ranks, seen, strict=True)
     ], dropped
 
 

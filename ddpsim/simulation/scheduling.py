@@ -172,11 +172,8 @@ def _messages_of(
     Args:
         lanes: their numbers; those of messages that are not there take turns.
     """
-    costs, parameters, view = (
-        rank_config.costs,
-        rank_config.workload.all_parameters,
-        rank_config.options.gradient_as_bucket_view,
-    )
+    costs, parameters = rank_config.costs, rank_config.workload.all_parameters
+    view = rank_config.options.gradient_as_bucket_view
     codec, devices, several = rank_config.codec, rank_config.devices, len(rank_config.execution.devices) > 1
     # On a lane of rings, which threads of their own carry out over gloo, those threads wait for what comes before.
     rings = runs_in_rings(schedule)

@@ -185,15 +185,11 @@ def _sent(workload: Workload, parts: Sequence[Members]) -> list[int]:
     known = boundary_of(workload)
     if known is not None:
         return [known] * (len(parts) - 1)
-    operators = workload.operators
+    ops = workload.operators
     width = 0.5 if workload.precision in NARROW else 1.0
     found = []
     for part in parts[1:]:
-        read = (
-            None
-            if operators is None or operators.forward_use is None
-            else _read_bytes(workload.parameters, operators, part)
-        )
+        read = None if ops is None or ops.forward_use is None else _read_bytes(workload.parameters, ops, part)
         if not read:
             what = f"how many bytes pass to {workload.parameters[part[0]].name} is not known"
             remedy = "give the activations of a batch there: samples x values of a sample x bytes, e.g. 25MiB"

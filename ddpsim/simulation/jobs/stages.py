@@ -96,17 +96,13 @@ def boundary_of(workload: Workload) -> int | None:
     Where its operators are known they are its tokens times their width, of 16 bits where all is: under autocast the
     sums beside its blocks stay in fp32.
     """
-    operators = workload.operators
-    if (
-        operators is None
-        or operators.forward_use is None
-        or all(len(each.shape) != 1 for each in workload.all_parameters)
-    ):
+    ops = workload.operators
+    if ops is None or ops.forward_use is None or all(len(each.shape) != 1 for each in workload.all_parameters):
         return None  # nobody counted, or no norm has the width
-    blocks = blocks_in(operators.forward, operators.forward_use, workload.all_parameters)
+    blocks = blocks_in(ops.forward, ops.forward_use, workload.all_parameters)
     if not blocks:
         return None
-    scale = workload.batch_size / operators.batch_size
+    scale = workload.batch_size / ops.batch_size
     values = round(scale * blocks[0].row.rows) * width_of(workload.all_parameters)
     return values * (2 if workload.precision == "bf16" else 4)
 

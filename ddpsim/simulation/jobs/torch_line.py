@@ -87,10 +87,8 @@ def caps_giving(
     arrivals = [[index for group in plan.groups() for index in group]] if orders is None else list(orders)
 
     def gives(caps: BucketCaps) -> bool:
-        plans = (
-            [unused_plan(parameters, caps)] if find_unused else (rebuilt_plan(parameters, caps, o) for o in arrivals)
-        )
-        return any([frozenset(group) for group in each.groups()] == groups for each in plans)
+        made = [unused_plan(parameters, caps)] if find_unused else (rebuilt_plan(parameters, caps, o) for o in arrivals)
+        return any([frozenset(group) for group in each.groups()] == groups for each in made)
 
     if own is not None and gives(own):
         return own

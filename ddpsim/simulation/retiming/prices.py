@@ -62,9 +62,8 @@ def has_prices(run: JobRun) -> bool:
 
     Of ranks of several devices, whose order on each is not known beforehand, none are.
     """
-    return run.job.placement.devices == 1 and all(
-        any(kind is simulated.kind for kind in run.kinds) for simulated in run.simulated_ranks
-    )
+    known = set(map(id, run.kinds))
+    return run.job.placement.devices == 1 and all(id(each.kind) in known for each in run.simulated_ranks)
 
 
 class Prices:
@@ -91,10 +90,7 @@ class Prices:
         self._keeps: dict[tuple[object, ...], bool] = {}
         job = run.job
         self.costs = [self._costs(each.calibration, job.gpu) for each in assumed]
-        self.ranks = [
-            self._price_rank(simulated, rank_config)
-            for simulated, rank_config in zip(run.simulated_ranks, run.rank_configs, strict=True)
-        ]
+        self.ranks = [self._price_rank(*pair) for pair in zip(run.simulated_ranks, run.rank_configs, strict=True)]
         self.jobs = [job, *map(job.with_assumptions, assumed[1:], self.costs[1:])]
         self.another = np.zeros(len(assumed), dtype=bool)
         for simulated in run.simulated_ranks:
@@ -174,10 +170,8 @@ class Prices:
     def shared(self) -> list[Communication]:
         """What the ranks communicate on, by assumption; factors on the time of collectives apart."""
         run = self._run
-        scheduled, of_transports = (
-            run.rank_configs[0].scheduled(0),
-            {(id(run.job.transports), run.job.latency): run.shared},
-        )
+        scheduled = run.rank_configs[0].scheduled(0)
+        of_transports = {(id(run.job.transports), run.job.latency): run.shared}
         for job in self.jobs:
             key = (id(job.transports), job.latency)
             if key not in of_transports:
@@ -286,9 +280,8 @@ class CollectivePrices:
         # Most assumptions leave a transport as it is: a demand is made once a transport, and spread over the columns.
         distinct = list({id(each): each for each in shared}.values())
         columns = [distinct.index(each) for each in shared]
-        demands = np.array(
-            [[self._demand(each, by) for by in map(columns.index, range(len(distinct)))] for each in sent]
-        )[:, columns]
+        firsts = [columns.index(number) for number in range(len(distinct))]
+        demands = np.array([[self._demand(each, by) for by in firsts] for each in sent])[:, columns]
         latency, stall, links, threads, slow = np.moveaxis(demands, -1, 0)
         self.another_choice = np.zeros(len(columns), dtype=bool)
         if len(distinct) > 1 and not apart:

@@ -355,9 +355,9 @@ class _Retiming:
         # `columns` are the numbers of those still in the arrays; `done`, `valid` and `more_s` have all.
         more_s, columns, done = np.zeros(self._columns), np.arange(self._columns), np.zeros(self._columns, dtype=bool)
         now = self._pass()
-        effects_now, moved = self._effects(now), np.zeros(self._columns)
-        valid = self._is_as_seen(now, effects_now)
-        more_s[:] = effects_now
+        effect_s, moved = self._effects(now), np.zeros(self._columns)
+        valid = self._is_as_seen(now, effect_s)
+        more_s[:] = effect_s
         for _ in range(self._passes):
             # One pass: what overlapping costs at the times of the last, damped, and new times from that.
             took = self._seen.lasts.copy()
@@ -366,16 +366,16 @@ class _Retiming:
             swings = np.abs(self._seen.lasts - took).sum(axis=0) / self._extent.end / len(self._ranks)
             self._seen.lasts += (took - self._seen.lasts) * self._damped_by
             now = self._pass()
-            effects = self._effects(now)
-            effects_now, moved, before = effects, effects - effects_now, moved
+            last, effect_s = effect_s, self._effects(now)
+            moved, before = effect_s - last, moved
             # Settled: it hardly moves, or its moves shrink to a limit that is near; and no times swing beneath it.
-            limit = _limit(effects_now, moved, before)
-            enough = np.maximum(SETTLED * self.simulated_s, SETTLED_EFFECT * np.abs(effects_now))
-            near = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - effects_now) <= enough)
+            limit = _limit(effect_s, moved, before)
+            enough = np.maximum(SETTLED * self.simulated_s, SETTLED_EFFECT * np.abs(effect_s))
+            near = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - effect_s) <= enough)
             settled = ((np.abs(moved) <= enough) | near) & (swings <= MOST_SWINGS * self.simulated_s)
             unsettled = ~done[columns] | (columns == 0)
-            valid[columns[unsettled]] = (settled & self._is_as_seen(now, effects_now))[unsettled]
-            more_s[columns[unsettled]] = np.where(np.isfinite(limit), limit, effects_now)[unsettled]
+            valid[columns[unsettled]] = (settled & self._is_as_seen(now, effect_s))[unsettled]
+            more_s[columns[unsettled]] = np.where(np.isfinite(limit), limit, effect_s)[unsettled]
             self._mark_unmoved(now, columns, unsettled & settled, more_s, valid)
             done[columns] |= settled
             if done.all():
@@ -385,7 +385,7 @@ class _Retiming:
             if 2 * len(left) <= len(columns):
                 self._leave_out_but(left)
                 narrow(now, ("end", "begin", "wire"), left)
-                columns, effects_now, moved = columns[left], effects_now[left], moved[left]
+                columns, effect_s, moved = columns[left], effect_s[left], moved[left]
         self._mark_unmoved(now, columns, ~done[columns], more_s, valid)
         # Other nodes than the run has, or collectives that are carried out otherwise.
         changed = self.prices.another | np.array([each.silent for each in self.prices.assumed])
@@ -447,10 +447,7 @@ class _Retiming:
     def _pass(self) -> Moments:
         run, shape = self._run, self._seen.lasts.shape
         nothing: Columns = np.zeros(self._columns)
-        stages = [
-            [rank_config.with_input(each.input).input_stage for each in self._assumed]
-            for rank_config in run.rank_configs
-        ]
+        stages = [[config.with_input(each.input).input_stage for each in self._assumed] for config in run.rank_configs]
         lanes = len(self._dependencies.lanes)
         now = Moments(
             end=np.zeros(shape),
