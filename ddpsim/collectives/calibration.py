@@ -1,4 +1,4 @@
-"""A calibration: the constants of a transport with their origin, and what measurements said of their error.
+"""A calibration: the constants of a transport with their origin, and the error that measurements left them.
 
 Constants have physical meaning (an efficiency, a latency, a cost), a unit, and a source. Without measurements they are
 documented priors; fitting (`ddpsim.calibrating.calibrate`) replaces some. The type knows nothing of fitting.
@@ -99,12 +99,12 @@ class Calibration:
 
     @property
     def measured(self) -> bool:
-        """Whether measurements said anything of it."""
+        """Whether any of it comes from measurements."""
         return self.measured_transport or any(constant.measured for constant in self.constants.values())
 
     @property
     def measured_transport(self) -> bool:
-        """Whether measurements of collectives said anything of the transport."""
+        """Whether anything of the transport comes from measured collectives."""
         return bool(self.fitted_names or self.curves) or self.residual_low is not None
 
     def with_values(

@@ -136,7 +136,7 @@ def _physical(
 
 @lru_cache(maxsize=64)
 def layout_of(placement: Placement, version: int, *, expand: bool) -> Layout:
-    """Return NCCL's channels on a placement: the runs that tell a band, and those of several plans, share them."""
+    """Return NCCL's channels on a placement: runs for the ends of a band, and those of several plans, share them."""
     return Layout(placement, version, expand=expand)
 
 
@@ -243,7 +243,7 @@ class Collectives:
 
     @property
     def sends_in_line(self) -> bool:
-        """Whether what follows a pattern is sends one behind the other, of which the network is told: gloo's."""
+        """Whether messages of a pattern are sends one behind the other, as the network then has them: gloo's."""
         return self.transport.backend == "gloo" and self._fidelity == "flow"
 
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:

@@ -133,7 +133,7 @@ def _check_levels(placement: Placement, name: str) -> None:
 
 
 def _parse_levels(placement: Placement, text: str) -> TransferSchedule:
-    """Return that of levels as somebody wrote them, the innermost first: `4x2x8`.
+    """Return the schedule of levels as a user writes them, the innermost first: `4x2x8`.
 
     Raises:
         TopologyError: what is no sizes, or sizes whose product is not all ranks.

@@ -74,7 +74,7 @@ def refuse_too_many(transfers: int, what_has_them: str = "one collective has") -
     """Refuse more single transfers than anybody waits for.
 
     Raises:
-        InputError: where there are more than `MOST_TRANSFERS`; both numbers are told.
+        InputError: where there are more than `MOST_TRANSFERS`; it names both numbers.
     """
     if transfers > MOST_TRANSFERS:
         what = f"{what_has_them} {transfers:,} single transfers, at most {MOST_TRANSFERS:,} are carried out in 10 s"
@@ -168,7 +168,7 @@ def periodic_ring(positions: int, steps: int, segments: int = 1) -> TransferSche
 
     In a ring over n alike nodes of m ranks each node does what every other does; what enters from the node before is
     what leaves for the node after. So the timing of `positions` = m ranks over `steps` = 2(n m - 1) steps is that of
-    the whole ring. Chunks are not told apart: the data flow is not that of an allreduce.
+    the whole ring. All chunks have one number: the data flow is not that of an allreduce.
     """
     per_step = segments * positions
     transfers = [

@@ -250,7 +250,7 @@ _SCHEMES: Mapping[str, Read] = {
 
 
 def names_code(text: str) -> bool:
-    """Return whether `text` names a function of somebody's own, which `scheme_named` would import and so run."""
+    """Return whether `text` names a user's own function, which `scheme_named` would import and so run."""
     return _Text.of(text).name not in _SCHEMES and is_own(text)
 
 

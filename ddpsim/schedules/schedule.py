@@ -274,7 +274,7 @@ def _check_circles(known: dict[str, Message]) -> None:
 
 
 def _check_cover(schedule: Schedule, parameters: Sequence[Parameter]) -> None:
-    """Refuse gradients that not exactly one message sums, in one piece or in parts that fit, and sums nobody awaits.
+    """Refuse gradients that not exactly one message sums, in one piece or in parts that fit, and sums never awaited.
 
     What sums sums further, as those of a shard over its copies, is no second one. The gradient of a parameter that a
     message averages need not be summed; two messages may not average one.

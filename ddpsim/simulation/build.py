@@ -170,21 +170,21 @@ class IterationBuilder:
             to.device(pace.forward_work * work)
             to.host(pace.forward_host * host)
             return
-        begun = to.moment()
+        begun = to.mark()
         to.compute(pace.forward_host * host)
-        nodes.forward.append((begun, to.moment()))
+        nodes.forward.append((begun, to.mark()))
 
     def _stop(self, nodes: IterationNodes, launches: Launches, stop: ForwardWait) -> None:
         """Wait for what forward needs from here on, let the optimizer make it, and launch what comes then."""
         to = self._to
-        since = to.moment()
+        since = to.mark()
         optimizer = OptimizerBuilder(to, self._rank_config, nodes, launches)
         for update in stop.updates if self._owes_update else ():
             to.take_in(nodes, launches.take_waits(*update.before))
             optimizer.add_before_use(update)
         to.take_in(nodes, launches.take_waits(*stop.points))
         to.resume(since)
-        nodes.held_up.append((since, to.moment()))
+        nodes.held_up.append((since, to.mark()))
         to.launch_all(nodes, launches.mark_passed(*stop.points))
 
     def _layers_wait(
@@ -197,9 +197,9 @@ class IterationBuilder:
                 to.device(work_s * (message.device - work))
                 to.host(host_s * (message.host - host))
             else:
-                begun = to.moment()
+                begun = to.mark()
                 to.compute(host_s * (message.device - work))
-                nodes.backward.append((begun, to.moment()))
+                nodes.backward.append((begun, to.mark()))
             to.layer_waits(nodes, message, lane)
             host, work = message.host, message.device
         return host_s * (1.0 - (host if self._device else work)), work_s * (1.0 - work)
@@ -228,17 +228,17 @@ class IterationBuilder:
         # its bucket by DDP's hook, and announced, by which its bucket may be complete.
         for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
             if parameter in needed:
-                point, since = Point(PointKind.BACKWARD, parameter), to.moment()
+                point, since = Point(PointKind.BACKWARD, parameter), to.mark()
                 to.take_in(nodes, launches.take_waits(point))
                 to.resume(since)
                 to.launch_all(nodes, launches.mark_passed(point))
             if messages := layers.get(parameter):
                 host_s, _ = self._layers_wait(nodes, messages, lane, host_s, host_s)
-            begun = to.moment()
+            begun = to.mark()
             to.compute(host_s)
             if adds:
                 to.serve(rank_config.add_s(parameter))
-            ready = to.moment()
+            ready = to.mark()
             nodes.backward.append((begun, ready))
             if pass_.last:
                 nodes.gradients.append((parameter, ready, ready))
@@ -248,9 +248,9 @@ class IterationBuilder:
                 to.launch_all(nodes, launches.gradient(parameter, unused))
                 # Parameters without a gradient are announced once, before the first one: `Reducer::autograd_hook`.
                 unused = ()
-        begun = to.moment()
+        begun = to.mark()
         to.compute(pace.tail_host)
-        nodes.backward.append((begun, to.moment()))
+        nodes.backward.append((begun, to.mark()))
 
     def _backward_on_device(
         self, nodes: IterationNodes, launches: Launches, pass_: Pass, pace: IterationProfile, begun: int
@@ -290,7 +290,7 @@ class IterationBuilder:
                     to.add_on_stream(NodeKind.NOT_BEFORE, lag_s)
                 if adds:
                     to.copies(rank_config.add_s(parameter))
-                ready = to.moment()
+                ready = to.mark()
                 to.enqueue(KERNELS)
                 if fills:
                     to.copies(copy_s)

@@ -178,7 +178,7 @@ class Communication:
         return ComputeSlowdown.of(costs, arithmetic_share, taken)
 
     def on_busy(self, lanes: Sequence[int] | None = None) -> OnBusy:
-        """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
+        """Return a callback for when a rank becomes busy or idle; it slows the collectives that the rank is part of.
 
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
 
@@ -190,8 +190,8 @@ class Communication:
         listeners = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
         def on_busy(busy: bool) -> None:
-            for tell in listeners:
-                tell(busy)
+            for notify in listeners:
+                notify(busy)
 
         return listeners[0] if len(listeners) == 1 else on_busy
 

@@ -1,7 +1,7 @@
 """What DDP itself costs a rank beside wire time, as constants of a calibration.
 
 The microbenchmark of ddpexec measures each of them (key `ddp` of its file); without it those of
-`ddpsim.collectives.ddp_priors` hold.
+`ddpsim.collectives.ddp_priors` hold. Read `Costs`, field by field; `CodecCosts` is what a compression scheme adds.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class CodecCosts:
         parameters: of the model.
         world_size: messages that are gathered grow with it.
         costs: of DDP.
-        gpu: that encodes; None is a CPU, or a GPU that nobody described.
+        gpu: that encodes; None is a CPU, or a GPU that is not in the catalogue.
         one_thread: whether the host encodes.
     """
 

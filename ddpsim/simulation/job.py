@@ -55,7 +55,7 @@ class Keys:
     """Makes keys, equal for the same question to the same version, here and elsewhere."""
 
     def __init__(self) -> None:
-        # Thousands of points share a few objects: each is told once, and stays here, so that no other has its id.
+        # Thousands of points share a few objects: each is hashed once, and kept here, so that no other gets its id.
         self._seen: dict[int, tuple[object, str]] = {}
 
     def of(self, *parts: object) -> str:

@@ -211,7 +211,7 @@ class BesideRun:
         """Return the run of `resolved`, beside which the other job trains until it has ended.
 
         Raises:
-            InputError: process groups of fewer ranks, whose links are not told apart; more steps of the other than
+            InputError: process groups of fewer ranks, whose links are not simulated apart; more steps of the other than
                 `MOST_STEPS` and `MOST_GRADIENTS` allow.
         """
         _refuse_groups(resolved, "this job")
@@ -274,7 +274,7 @@ class BesideRun:
         begun: list[JobRun],
         ended: simpy.Event,
     ) -> Process:
-        """Let the other job begin by its phase later, and tell when it has ended."""
+        """Let the other job begin by its phase later, and trigger `ended` when it is over."""
         yield env.timeout(self.other.phase * other_s)
         begun.append(start(other, env, None, SharedNetwork(network, "other")))
         yield begun[0].run.done()

@@ -42,7 +42,7 @@ class PreForwardBuilder:
                 to.compute(stage.load_s)
             else:
                 to.on_host(NodeKind.LOAD)
-            nodes.input = (begun, to.moment())
+            nodes.input = (begun, to.mark())
             return
         if stage.pipelined:
             batch = self._fetch_batch() if self._batch is None else self._batch
@@ -117,7 +117,7 @@ class PreForwardBuilder:
                 # What ranks conferred on before has its own interval.
                 begun = nodes.held_up[-1][1]
         else:
-            begun = to.moment()
+            begun = to.mark()
             to.on_host(NodeKind.DELAY, flattened_s)
             waits = []
             for size in sizes_of[0]:
@@ -187,12 +187,12 @@ class OptimizerBuilder:
         # off again: an interval that runs backwards, from its end to its begin.
         if updates and nodes.stepped:
             to.take_in(nodes, launches.take_waits(*updates[0].before))
-        nodes.optimizer_begun = to.moment()
+        nodes.optimizer_begun = to.mark()
         for number, update in enumerate(updates):
             if nodes.stepped and number:
-                paused = to.moment()
+                paused = to.mark()
                 to.take_in(nodes, launches.take_waits(*update.before))
-                nodes.optimizer.append((to.moment(), paused))
+                nodes.optimizer.append((to.mark(), paused))
             if nodes.stepped:
                 self._compute(update)
             if number + 1 < len(updates):
@@ -206,7 +206,7 @@ class OptimizerBuilder:
     def add_before_use(self, update: OptimizerUpdate) -> None:
         """Let the device, or the only thread, update parameters before forward needs them."""
         to, host_s = self.to, self.rank_config.pace(self.nodes.index).optimizer_host * update.share
-        begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
+        begun, writing, to.graph.writing = to.mark(), to.graph.writing, Cause.OPTIMIZER
         if not to.one_thread:
             self._compute(update)
             to.add_on_stream(NodeKind.NOT_BEFORE)
@@ -216,7 +216,7 @@ class OptimizerBuilder:
         else:
             to.compute(host_s)
         to.graph.writing = writing
-        self.nodes.optimizer.append((begun, to.moment()))
+        self.nodes.optimizer.append((begun, to.mark()))
         to.launch_all(self.nodes, self.launches.mark_passed(*update.after))
 
     def _compute(self, update: OptimizerUpdate) -> None:
@@ -228,11 +228,11 @@ class OptimizerBuilder:
         shares, pace = self.rank_config.execution.devices, self.rank_config.pace(self.nodes.index)
         for number, part in enumerate(shares):
             self.to.on_device(number)
-            begun = self.to.moment() if len(shares) > 1 else None
+            begun = self.to.mark() if len(shares) > 1 else None
             self.to.device(pace.optimizer_work * update.share * part)
             self.to.host(pace.optimizer_host * update.share * part)
             if begun is not None:
-                self.nodes.parts.append((number, "optimizer", (begun, self.to.moment())))
+                self.nodes.parts.append((number, "optimizer", (begun, self.to.mark())))
         self.to.on_device(0)
 
 
@@ -266,7 +266,7 @@ class DeviceTurns:
         to.on_device(target)
         free = to.event()
         to.on_device(source)
-        computed = to.moment()
+        computed = to.mark()
         waited = to.add_on_stream(NodeKind.WAIT, after=(free,))
         copied = to.copy(Copy(source, target, self._parts[min(source, target)].sent_bytes), to.stream)
         to.on_device(target)
@@ -311,4 +311,4 @@ class DeviceTurns:
         if not self._parts:
             return
         self._to.on_device(self._lowest if self._name == "backward" else self._to.current)
-        nodes.parts.append((self._to.current, self._name, (self._begun, self._to.moment())))
+        nodes.parts.append((self._to.current, self._name, (self._begun, self._to.mark())))

@@ -129,7 +129,7 @@ class RankBuilder:
     def gradient(self, work_s: float, host_s: float, owed_s: float, copy_s: float) -> int:
         """Let the device work and its host launch that, then the device copy the gradient; return where that was there.
 
-        It adds what `device`, `host`, `moment` and `copies` would, in one go: most nodes of a step are these.
+        It adds what `device`, `host`, `mark` and `copies` would, in one go: most nodes of a step are these.
 
         Args:
             work_s: nothing where it came with the gradient before it.
@@ -206,12 +206,16 @@ class RankBuilder:
         if seconds > 0:
             self.graph.cause[self.on_host(NodeKind.LASTING if lasting else NodeKind.SERVE, seconds)] = Cause.DDP
 
-    def moment(self) -> int:
-        """Return a node that ends here: on the stream of a device, else on the thread. Nothing may wait for it."""
+    def mark(self) -> int:
+        """Return a node whose end is this place of the program: on the stream of a device, else on the thread.
+
+        It is there to be read in a trace. On a device it is part of a stretch of work, whose parts' ends are written
+        when the stretch is over, so that nothing may wait for it: that takes an `event`.
+        """
         return self._host if self.one_thread else self.add_on_stream(NodeKind.MARK)
 
     def event(self) -> int:
-        """Return a node that ends here, and that others wait for."""
+        """Return a node whose end is this place of the program, and for which others may wait."""
         return self._host if self.one_thread else self.add_on_stream(NodeKind.EVENT)
 
     # Messages.
@@ -301,10 +305,10 @@ class RankBuilder:
         """
         since = self._host
         sent = self.send(message.size_bytes, lane, message.operation)
-        begun = since if self.one_thread else self.moment()
+        begun = since if self.one_thread else self.mark()
         self._wait(sent, *also)
         self.resume(since)
-        iteration.layers.append(LayerNodes(sent, begun, self.moment(), message.before is None))
+        iteration.layers.append(LayerNodes(sent, begun, self.mark(), message.before is None))
 
     def send(self, size_bytes: int, lane: int | None, operation: Operation = Operation.SENDRECV) -> int:
         """Let the host launch a message, which goes once all that came before is done; return it."""
@@ -344,7 +348,7 @@ class RankBuilder:
             self.serve(self._costs.finish_s + sent.planned.write_back_s, lasting=True)
         else:
             self.copies(sent.planned.write_back_s)
-        sent.written = self.moment()
+        sent.written = self.mark()
         self.on_device(here)
 
     def expose(self, iteration: IterationNodes, done: int) -> None:

@@ -86,7 +86,7 @@ def check_templates(placement: Placement, workloads: Mapping[str | None, Workloa
 
 
 def check_extent(iterations: int, parameters: int, kinds: int = 1) -> None:
-    """Refuse what would record more moments than memory holds.
+    """Refuse what would record more times than memory holds.
 
     Raises:
         InputError: too many iterations, for so many parameters and kinds of ranks.
@@ -337,7 +337,7 @@ def _kinds_of(
     trainers = scheme_named(options.scheme).trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workloads[None].parameters) for rank in options.unused}
     # What no rank uses has no gradient anywhere; what some rank uses, others still reduce as zeros.
-    nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
+    no_gradient: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
     members: dict[tuple[str | None, float, frozenset[int], int], list[int]] = {}
     for node_class in placement.classes:
         name = node_class.template.workload
@@ -360,7 +360,7 @@ def _kinds_of(
         if len(parts) > 1:
             scaled, source = [pace_of_part(each, parts[place]) for each in scaled], parts[place].workload
         if unused_here:
-            scaled = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
+            scaled = [leave_unused(each, unused_here, no_gradient, source.parameters) for each in scaled]
         if options.compiled:
             scaled = split_into_graphs(scaled, source, options, factor, costs.graph_s, costs.graph_passes)
         spread, of_nodes = (0.0, 0.0) if source.timed else (costs.pace_spread, costs.node_spread)
@@ -383,7 +383,7 @@ def _rank_configs_of(
     Args:
         parts: of the model, by place.
         ranks: of the job; 0 is one process without DDP.
-        costs_of: tells DDP's costs on a GPU, or on a CPU.
+        costs_of: returns DDP's costs on a GPU, or for None on a CPU.
         total: iterations.
         planned: buckets; None are those of the options.
     """

@@ -1,6 +1,7 @@
-"""The schedule of a simulated job: what its scheme is told of it, and ranks made ready to carry out what it makes.
+"""The schedule of a simulated job: what its scheme gets to know of the job, and how a rank carries the schedule out.
 
-A schedule made ready for a rank says where in forward and backward that stops, and what each message costs it.
+`schedule_of` has the scheme make it. `make_ready` turns it into a `Scheduled` for one kind of rank: where forward and
+backward stop for its messages, and what each message costs that rank in copies and host time.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def setup_of(
     *,
     blocking: bool,
 ) -> SchemeInputs:
-    """Return what a scheme is told of a job: its buckets, and when gradients come and parameters are needed."""
+    """Return the inputs of a scheme: a job's buckets, and when gradients come and parameters are needed."""
     ready = np.nanmax(workload.gradient_ready_s, axis=0, initial=0.0) * options.scale_compute
     shares = workload.forward_shares().device_s
     forward_s = float(median(workload.forward.device_s)) * options.scale_compute
@@ -199,7 +200,7 @@ def _messages_of(
             lanes.get(lane),
             tuple(numbers[name] for name in message.after_messages),
             filled * copy_s + _unit_s(message, costs),
-            # Of a broadcast its root waits for what comes before, and nobody who receives.
+            # Of a broadcast the root waits for what comes before, and no rank that receives.
             waits and message.op is not Operation.BROADCAST and lane not in rung,
             message.delay_s,
             message.blocking,

@@ -36,7 +36,7 @@ _COSTS = 1.05
 """Times more bandwidth without a bottleneck from which it is worth a line; chosen by hand."""
 
 _SIZE_BYTES = int(GIB)
-"""Of the allreduce whose bus bandwidth is said: latency is then a thousandth of it, or less."""
+"""Of the allreduce whose bus bandwidth is reported: latency is then a thousandth of it, or less."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Demand:
         weight: share of a link relative to other messages (parallel connections).
         stall_s: time without bytes on links, spread evenly over the message: latencies between its steps.
         hops: kinds of hops a chunk meets, as part of all, with the room each has over the tightest: 2 where the links
-            there carry twice as much. They tell which stalls the queue at a tight hop hides.
+            there carry twice as much. By them the queue at a tight hop hides some stalls.
     """
 
     latency_s: float

@@ -197,7 +197,7 @@ class JobOptions:
             input_stage(self.input_stage)
 
     def __repr__(self) -> str:
-        """Return the options that are not as they are where nobody asks."""
+        """Return the options that differ from their defaults."""
         asked = ", ".join(
             f"{each.name}={value!r}" for each in fields(self) if (value := getattr(self, each.name)) != default_of(each)
         )

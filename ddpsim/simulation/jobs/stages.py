@@ -98,7 +98,7 @@ def boundary_of(workload: Workload) -> int | None:
     """
     ops = workload.operators
     if ops is None or ops.forward_use is None or all(len(each.shape) != 1 for each in workload.all_parameters):
-        return None  # nobody counted, or no norm has the width
+        return None  # not counted, or no norm has the width
     blocks = blocks_in(ops.forward, ops.forward_use, workload.all_parameters)
     if not blocks:
         return None
@@ -126,7 +126,7 @@ class StagePart:
 
 
 ONLY_STAGE = StagePart(0, frozenset(), (0.0, 1.0), (0.0, 1.0))
-"""Of a whole model, whose parameters nobody tells from those of other stages."""
+"""Of a whole model, which is one stage."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

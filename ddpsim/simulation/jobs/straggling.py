@@ -1,4 +1,4 @@
-"""How the computing times of ranks are distributed, where some straggle and nobody knows which."""
+"""Distributions of ranks' computing times, where some straggle and it is not known which."""
 
 from __future__ import annotations
 

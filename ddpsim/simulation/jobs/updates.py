@@ -37,7 +37,7 @@ WHOLE_UPDATE = OptimizerUpdate((), (), 1.0)
 
 @dataclass(frozen=True, slots=True)
 class ForwardWait:
-    """A moment of forward before which messages may be waited for, and at which they may be launched.
+    """A place in forward before which messages may be waited for, and at which they may be launched.
 
     Attributes:
         host, work: share of forward that is over then, on the host and on the device.

@@ -22,7 +22,7 @@ from ddpsim.common.operation import Operation
 from ddpsim.simulation.graph import NodeKind, RankGraph
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.lanes import send_s
-from ddpsim.simulation.retiming.dependencies import Moments, RetimedRun, goes_apart, is_in_line, narrow
+from ddpsim.simulation.retiming.dependencies import PassTimes, RetimedRun, goes_apart, is_in_line, narrow
 from ddpsim.simulation.retiming.intervals import Columns, fair_rates, integrate_busy, share
 from ddpsim.simulation.retiming.prices import CollectivePrices, Prices, SentCollective
 
@@ -160,8 +160,8 @@ class RetimedCollectives:
         self._part, self._seen_rates, self._rates_now = self._parts(seen_rates), seen_rates, seen_rates
         self._set_lasts(self._time_alone(self._seen_busy), seen_rates)
 
-    def relax(self, now: Moments, horizon_s: float) -> bool:
-        """Let collectives take what the computation beside them costs at these moments; return whether it does."""
+    def relax(self, now: PassTimes, horizon_s: float) -> bool:
+        """Let collectives take what the computation at these times costs them; return whether it costs anything."""
         if not self._times.busy_matters and not self._links:
             return False
         rows = self._all[0]
@@ -228,7 +228,7 @@ class RetimedCollectives:
         return rates
 
     def _parts(self, seen_rates: Columns) -> Columns:
-        """Return how much of what equal parts would cost each was seen to pay; the usual where it met nobody."""
+        """Return how much of what equal parts would cost each was seen to pay; the median of the others where it shared no links."""
         met = seen_rates < 1 - _MET
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(met, np.clip((1 - 1 / self._ratio) / (1 - seen_rates), 0.0, 1.0), 1.0)

@@ -1,4 +1,4 @@
-"""What goes on at once: times that are lost, shared or spent in intervals, in several columns at once."""
+"""Overlaps of intervals: what is lost, shared or spent while several go on at once; in many columns at a time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SHORT_S = 1e-12
 
 
 class Integral:
-    """The integral of a rate over time in each column, from 0 on; the rate is constant between moments.
+    """The integral of a rate over time in each column, from 0 on; the rate is constant between `times`.
 
     Args:
-        moments: ascending: (moments, columns).
-        rates: from each moment to the next; after the last it is 0, as before the first.
-        horizon_s: that no moment reaches.
+        times: ascending: (times, columns).
+        rates: from each of them to the next; before the first and after the last the rate is 0.
+        horizon_s: later than all times.
     """
 
     def __init__(self, times: Columns, rates: Columns, horizon_s: float) -> None:
-        # All columns are one piecewise linear function: each is shifted by a horizon that no moment of the one before
+        # All columns are one piecewise linear function: each is shifted by a horizon that no time of the one before
         # reaches, so that one `np.interp` answers for all.
         columns = times.shape[1]
         self._shift = horizon_s * np.arange(columns)
@@ -46,7 +46,7 @@ class Integral:
 
 
 def sort_changes(begin: Columns, end: Columns, *taken: Columns) -> tuple[Columns, ...]:
-    """Return the moments at which something begins or ends, ascending, and after each how many go on and take how much.
+    """Return when something begins or ends, ascending, and after each such time how many go on and take how much.
 
     Args:
         begin, end: of each: (any, columns).
@@ -75,7 +75,7 @@ def is_in_flight(
 
     Args:
         begin, end: ascending, each by itself.
-        horizon_s: that no moment reaches.
+        horizon_s: later than all times.
         side: `right` where what begins just then counts.
     """
     shift = horizon_s * np.arange(begin.shape[1])
@@ -86,7 +86,7 @@ def is_in_flight(
 
 
 def integrate_busy(begin: Columns, end: Columns, horizon_s: float) -> Callable[[Columns], Columns]:
-    """Return what tells until a moment how long one after another of some intervals has lasted."""
+    """Return a function of time: how long intervals, one after the other, have lasted in sum until then."""
     times = np.empty((2 * len(begin), begin.shape[1]))
     times[0::2], times[1::2] = begin, end
     rates = np.zeros_like(times)

@@ -254,7 +254,7 @@ class SentCollective:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells it from those that take another time."""
+        """Collectives of one key take the same time."""
         return self.sender, *self.collective.key
 
 

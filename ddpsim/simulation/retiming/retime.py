@@ -28,7 +28,7 @@ from ddpsim.simulation.graph import NodeKind, StepGraph, beside_computing
 from ddpsim.simulation.job_run import JobRun, make_graph_run, period_of
 from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.simulation.retiming.collectives import ROUNDING, BatchCopies, RetimedCollectives
-from ddpsim.simulation.retiming.dependencies import Dependencies, Moments, RetimedRun, goes_apart, narrow
+from ddpsim.simulation.retiming.dependencies import Dependencies, PassTimes, RetimedRun, goes_apart, narrow
 from ddpsim.simulation.retiming.intervals import Columns, is_in_flight, mean_factors, sort_changes
 from ddpsim.simulation.retiming.prices import Prices, has_prices
 
@@ -142,8 +142,8 @@ class RankWork:
             self._known = end, self._begin(end), end[self._work]
         return self._known[1:]
 
-    def relax(self, now: Moments, horizon_s: float) -> bool:
-        """Let work take what the collectives in flight at these moments cost it; return whether they cost anything."""
+    def relax(self, now: PassTimes, horizon_s: float) -> bool:
+        """Let work take what the collectives in flight at these times cost it; return whether they cost anything."""
         if self._late_s.any() and len(self._flights) and len(self._work):
             self._delay_late(now, horizon_s)
         disturbed = bool((self._fixed != 1).any())
@@ -164,7 +164,7 @@ class RankWork:
         self._seen.lasts[self._work] = slowed_s
         return True
 
-    def _delay_late(self, now: Moments, horizon_s: float) -> None:
+    def _delay_late(self, now: PassTimes, horizon_s: float) -> None:
         """Let those collectives wait for multiprocessors that come upon computation."""
         ready = now.begin[self._flights] - self._seen.late[self._flights]
         begin, end = self._work_at(now.end)
@@ -172,7 +172,7 @@ class RankWork:
         self._seen.late[self._flights] = np.where(computed, self._late_s, 0.0)
 
     def _factors(self, begin: Columns, end: Columns) -> tuple[Columns, Columns]:
-        """Return the moments at which collectives begin and end, and the factor on computing time from each on."""
+        """Return when collectives begin and end, and the factor on computing time from each such time on."""
         times, count, multiprocessors, bandwidth = sort_changes(begin, end, *self._taken)
         tail = np.where(multiprocessors > _NOTHING_S, self._tail, 0.0)
         derived = slowdown_factor(self._share, tail, np.minimum(multiprocessors, MOST), np.minimum(bandwidth, MOST))
@@ -231,7 +231,7 @@ MET_OTHERS_APART = 0.01
 
 MET_OTHERS_STAGED = 1e-4
 """The same of a pipeline, where an assumption moves the step by more than `SMALL_EFFECT`: longer messages between
-stages let others go first, and told in the order of the run its ends were up to 3.3 % of the step off."""
+stages let others go first, and in the order of the run the ends of its band were up to 3.3 % of the step off."""
 
 SMALL_EFFECT = 0.005
 """Share of a pipeline's step by which an assumption may move it and still be judged by `MET_OTHERS`."""
@@ -392,7 +392,7 @@ class _Retiming:
         met = any(each.met for each in self._copies)
         return more_s, valid & ~(changed | (met if self._messages is None else self._messages.another_way))
 
-    def _is_as_seen(self, now: Moments, effects: Columns) -> NDArray[np.bool_]:
+    def _is_as_seen(self, now: PassTimes, effects: Columns) -> NDArray[np.bool_]:
         """Return in which columns collectives meet others as in the run; in none where its own period is missed."""
         faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
         if self._messages is None or not faithful:
@@ -405,7 +405,7 @@ class _Retiming:
 
     def _mark_unmoved(
         self,
-        now: Moments,
+        now: PassTimes,
         columns: NDArray[np.intp],
         among: NDArray[np.bool_],
         more_s: Columns,
@@ -416,7 +416,7 @@ class _Retiming:
         A column may be so although overlaps of its ranks have not settled.
 
         Args:
-            columns: of these moments.
+            columns: of these times.
             among: which of them are looked at.
         """
         streams = [
@@ -439,17 +439,17 @@ class _Retiming:
         if self._messages is not None:
             self._messages.leave_out_but(columns)
 
-    def _effects(self, now: Moments) -> Columns:
+    def _effects(self, now: PassTimes) -> Columns:
         periods = self._period_of(now.end)
         more_s: Columns = periods - periods[0]
         return more_s
 
-    def _pass(self) -> Moments:
+    def _pass(self) -> PassTimes:
         run, shape = self._run, self._seen.lasts.shape
         nothing: Columns = np.zeros(self._columns)
         stages = [[config.with_input(each.input).input_stage for each in self._assumed] for config in run.rank_configs]
         lanes = len(self._dependencies.lanes)
-        now = Moments(
+        now = PassTimes(
             end=np.zeros(shape),
             lasts=self._seen.lasts,
             begin=np.zeros(shape),
@@ -464,8 +464,8 @@ class _Retiming:
             operation(now)
         return now
 
-    def _relax(self, now: Moments) -> bool:
-        """Let nodes take what overlapping costs them at these moments; return whether any does."""
+    def _relax(self, now: PassTimes) -> bool:
+        """Let nodes take what overlapping costs them at these times; return whether any does."""
         horizon_s = 2.0 * float(now.end.max()) + 1e-9
         changed = [rank.relax(now, horizon_s) for rank in self._ranks]
         if self._messages is not None:
