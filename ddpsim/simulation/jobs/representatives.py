@@ -78,7 +78,7 @@ class RankKind:
         return self.spread > 0 or (self.node_spread > 0 and self.nodes > 1)
 
     def beyond_record(self) -> float:
-        """Return by what factor the latest of the other ranks is expected to take longer than the latest of their draws.
+        """Return the factor from the latest of the other ranks' draws to what the latest of them is expected to take.
 
         N draws among n quantiles q[k] have an expected maximum of sum q[k] ((k + 1)^N - k^N) / n^N, at most the last
         quantile; what is behind them has none.

@@ -228,7 +228,7 @@ class RetimedCollectives:
         return rates
 
     def _parts(self, seen_rates: Columns) -> Columns:
-        """Return how much of what equal parts would cost each was seen to pay; the median of the others where it shared no links."""
+        """Return how much of what equal parts would cost each paid in the run; where it shared no links, the others' median."""
         met = seen_rates < 1 - _MET
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(met, np.clip((1 - 1 / self._ratio) / (1 - seen_rates), 0.0, 1.0), 1.0)
