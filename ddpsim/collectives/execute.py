@@ -1,4 +1,8 @@
-"""Runs collectives on the network: closed, as one fluid flow, or step by step, behind one interface."""
+"""Runs collectives on the network: closed, as one fluid flow, or step by step, behind one interface.
+
+`make_transport` is how a transport comes about: the library of the machine, a pattern or the library's own algorithm,
+and measured rows on top. `Collectives` runs what it says, at a fidelity, on a network that others may share.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """ZeRO as DeepSpeed carries it out, which differs from its paper in what is reduced when, and how.
 
+A function a stage: `zero0` to `zero3`; of the last, `_Fetching` is what is gathered when.
+
 Source: github.com/deepspeedai/DeepSpeed, `deepspeed/runtime/zero/`: `stage_1_and_2.py` @7dee2e061c20,
 `stage3.py` @ea78ab6863441, `partitioned_param_coordinator.py` @641d86faa55b; `overlap_comm` is on.
 
@@ -93,6 +95,7 @@ def zero2(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
         _reduction(setup, number, config, Operation.ALLREDUCE, buckets[number : number + 3])
         for number in range(len(buckets))
     ]
+    # Parameters are gathered as a whole in pieces of `allgather_bucket_size`, before the next forward begins.
     everything = tuple(range(len(setup.parameters)))
     total, elements = setup.size_bytes(everything), _elements(setup, everything)
     element_bytes = total // elements

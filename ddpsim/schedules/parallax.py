@@ -58,6 +58,8 @@ def parallax(setup: SchemeInputs, options: Parallax) -> Schedule:
         what, remedy = "no parameter has a sparse gradient", "name one by `sparse=NAME`, or use `ddp`, which it is then"
         raise PlanError(what, place="scheme 'parallax'", remedy=remedy)
     workers = setup.world_size - options.servers
+    # Sums of dense parts are DDP's buckets without the sparse ones, among trainers alone; then pushes as gradients come
+    # and pulls as forward needs them.
     messages = []
     for number, bucket in enumerate(setup.buckets):
         dense = tuple(index for index in bucket if index not in sparse)

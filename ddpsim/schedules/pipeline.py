@@ -67,7 +67,7 @@ def passes_of(order: Order, works: Sequence[Sequence[StageWork]], place: int, si
 
     Sends are waited for as torch has it (`torch/distributed/pipelining/schedules.py`, torch 2.13): GPipe's when all
     forwards have been, or all backwards; 1F1B's with the message that is received next after a work of the other kind,
-    and else when the next work is done. Those of interleaved stages are taken to be waited for by nobody.
+    and else when the next work is done. Sends of interleaved stages are taken to be waited for nowhere.
 
     Args:
         works: of all ranks.
@@ -77,6 +77,7 @@ def passes_of(order: Order, works: Sequence[Sequence[StageWork]], place: int, si
     lasts = {(kind, stage): number for kind, stage, number in own}
     passes: list[Pass] = []
     for at, (kind, stage, number) in enumerate(own):
+        # `settles` says when earlier sends are waited for: with this work's own receive, when it is computed, or sent.
         before, settles = find_before(kind, number, stage, end), set[Literal["received", "computed", "sent"]]()
         if at and own[at - 1][0] != kind:
             settles.add("received")

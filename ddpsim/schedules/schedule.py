@@ -286,6 +286,7 @@ def _check_cover(schedule: Schedule, parameters: Sequence[Parameter]) -> None:
                 averaging.setdefault(index, []).append(message)
     summing: dict[int, list[Message]] = {}
     awaited = {name for message in schedule for name in message.after_messages}
+    # A sum that comes after another message's is of what that one summed already: it covers no gradient anew.
     partial = {message.id for message in schedule if message.op.reduces}
     for message in schedule:
         if message.op.reduces and gradients(message) and not partial.intersection(message.after_messages):

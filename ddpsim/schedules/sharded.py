@@ -1,5 +1,7 @@
 """Schemes that shard parameters over ranks and gather them unit by unit, as torch's `fully_shard` does.
 
+Read `fully_shard`, then `_Units`, which makes each unit's messages.
+
 Source: `torch/distributed/fsdp/_fully_shard/{_fsdp_state,_fsdp_param_group,_fsdp_collectives}.py`, torch 2.13:
 
 - All-gathers and reduce-scatters have a CUDA stream each, but one communicator, in which they run in the order of their

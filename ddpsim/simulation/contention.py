@@ -7,7 +7,8 @@ all multiprocessors in whole waves, so that some take a wave more however few ar
 
 Where `compute_slowdown` was measured or set, that is the factor, whatever the collective.
 
-A `Processor` works at the speed that this leaves. Collectives in flight beside each other cost each other, too.
+A `Processor` works at the speed that this leaves; read `Processor.work` first. `slow_messages` is the other way round:
+what computation costs collectives. `ConcurrentCollectives` is what collectives in flight over gloo cost each other.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 A graph is data. `ddpsim.simulation.build` writes it, `ddpsim.simulation.run` executes it, and what a trace reads of it
 is in `RankGraph.iterations`. Nodes are numbered; node 0 is the origin, which has ended at time 0.
+
+Read `NodeKind`, which says how long each kind of node takes, then `StepGraph` and `RankGraph`: columns by node, and the
+resources that each take their nodes in order. `IterationNodes` and `MessageNodes` are what a trace is made of.
 """
 
 from __future__ import annotations

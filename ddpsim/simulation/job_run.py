@@ -1,7 +1,8 @@
 """The run of a resolved job, alone or beside another: when each node began and ended, and the period that comes of it.
 
-Two jobs on one fabric run in one simulation, and their messages share the links between switches. The other job trains
-for as long as the one that is asked about: it is given steps until it outlasts that.
+Read `start`, which builds the graphs of all simulated ranks and lets them begin. `BesideRun` runs two jobs on one
+fabric in one simulation, where their messages share the links between switches. The other job trains for as long as the
+one that is asked about: it is given steps until it outlasts that.
 """
 
 from __future__ import annotations

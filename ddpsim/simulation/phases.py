@@ -1,4 +1,8 @@
-"""Builds what an iteration does around forward and backward: batches, buffers, turns of devices, the optimizer."""
+"""Builds what an iteration does around forward and backward: batches, buffers, turns of devices, the optimizer.
+
+In the order of an iteration: `PreForwardBuilder`, then, behind backward or under the next forward, `OptimizerBuilder`.
+`DeviceTurns` passes forward and backward from device to device of a rank that has several.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Writes what one rank does into a graph: work of host and device, messages, and waits for them.
 
 A rank on a CPU, and one whose layers sleep, does all on one thread; a GPU has a host that launches and a stream that
-follows. Callers say what is done, here stands on which resource.
+follows. Callers say what is done, here stands on which resource: each method appends nodes where the program has come
+to. `launch` and `_send` are a message's life, the rest is work and waits.
 """
 
 from __future__ import annotations

@@ -263,6 +263,7 @@ class GlooTransport(Transport):
         if self._ranks == 1 or size_bytes == 0:
             return Steps(start_s, ())
         around = self._resolve_operation(operation)
+        # One node's part of a ring stands for all only where nodes are alike and all ranks do the same.
         if len(self._hops) < self._ranks and (not self._wiring.uniform or around.rooted or self._ranks == 2):
             return GlooTransport(
                 self._wiring.placement, self.calibration, options=CollectiveOptions(expand=True, rings=self._rings)

@@ -1,4 +1,7 @@
-"""What NCCL's transports give a large allreduce on a placement, and what the other choice of each would give."""
+"""What NCCL's transports give a large allreduce on a placement, and what the other choice of each would give.
+
+Read `paths_taken`. Another choice is the same machine with other keys in its file: it is priced as any machine is.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A step on one device cut at its layers, each part on a device of its own, as a model by hand puts them there.
 
-What is not simulated of such a step is refused.
+`put_on_devices` makes a workload whose parameters have devices, `cut_layers` finds where to cut. What is not simulated
+of such a step is refused (`check_devices`).
 """
 
 from __future__ import annotations

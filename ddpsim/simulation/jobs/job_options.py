@@ -1,4 +1,7 @@
-"""The options of a training job that both packages understand alike, what follows from them, and what they refuse."""
+"""The options of a training job that both packages understand alike, what follows from them, and what they refuse.
+
+Each field of `JobOptions` is an option, with its words for the command line; methods are what follows from several.
+"""
 
 from __future__ import annotations
 

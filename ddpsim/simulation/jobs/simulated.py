@@ -1,4 +1,9 @@
-"""The options of a simulated run, what follows from them, and what they refuse: each other, a workload, the ranks."""
+"""The options of a simulated run, what follows from them, and what they refuse: each other, a workload, the ranks.
+
+`Options` adds to `JobOptions` what only a simulation has: factors, stragglers, parallel models, another job. A value
+by itself is refused where it is read, two that exclude each other in `__post_init__`, and what a workload or the ranks
+rule out in `check` and `check_ranks`, which `resolve` calls.
+"""
 
 from __future__ import annotations
 

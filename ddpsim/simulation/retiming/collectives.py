@@ -228,7 +228,7 @@ class RetimedCollectives:
         return rates
 
     def _parts(self, seen_rates: Columns) -> Columns:
-        """Return how much of what equal parts would cost each paid in the run; where it shared no links, the others' median."""
+        """Return how much of what equal parts would cost each paid in the run; the median where it shared no links."""
         met = seen_rates < 1 - _MET
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(met, np.clip((1 - 1 / self._ratio) / (1 - seen_rates), 0.0, 1.0), 1.0)
@@ -273,6 +273,7 @@ class RetimedCollectives:
         Then for which share of it ranks were busy, and which part of the links it had where those on them are alike.
         """
         end = self._seen.end_s[self._all[0]]
+        # Messages in line waited behind each other, which is no time that their own bytes took.
         begin, took_s = wire, end - wire
         if self.line_s.any():
             begin = self._find_sent(wire, end)
@@ -292,6 +293,7 @@ class RetimedCollectives:
             begun, over = np.concatenate([begun, began]), np.concatenate([over, ended])
             took_s = np.concatenate([took_s, (copies.seen[1] - copies.seen[0])[:, 0]])
         floor_s = np.pad(floor_s, (0, len(took_s) - len(floor_s)))
+        # What its least time bound says nothing of how much longer its bytes took.
         bound = (floor_s > alone_s) & (took_s <= floor_s * (1 + ROUNDING))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(np.isfinite(took_s) & ~bound & (alone_s > 0), took_s / alone_s, 1.0)
