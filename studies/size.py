@@ -91,7 +91,7 @@ RANKS_OF_THEIR_OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "pipelines": (
         ("ddpsim/cli/pipeline.py", "ddpsim/simulation/jobs/pipeline.py", "ddpsim/simulation/jobs/stages.py",
-         "ddpsim/planning/pipeline.py", "ddpsim/schedules/pipeline.py", "ddpsim/simulation/stages.py"),
+         "ddpsim/planning/pipeline.py", "ddpsim/schedules/pipeline.py", "ddpsim/simulation/stage_links.py"),
         ("Pipeline", "pipeline", "StageLinks", "StageWork", "ModelPart", "StagePart", "ONLY_STAGE", "parts_of",
          "pace_of_part", "plan_in_model", "micro_batches", "stages_per_rank", "works_of", "passes_of", "beside_stages",
          "part_of_place"),

@@ -22,7 +22,7 @@ from ddpsim.common.operation import Operation
 from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.linear import PER
-from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.rank_config import RankConfiguration
 from ddpsim.workload import Buffer
 
 PARAMETERS, MODULE_BUFFERS = "parameters", "buffers"

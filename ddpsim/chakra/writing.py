@@ -17,7 +17,7 @@ from ddpsim.schedules.mesh import REPLICA
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import updated_elsewhere
 from ddpsim.simulation.job_run import JobRun
-from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.rank_config import RankConfiguration
 
 MOST_BYTES = 4 << 30
 """Of all files of a job together; chosen by hand, what a disk of a desktop has to spare."""
@@ -43,12 +43,12 @@ def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
         )
         raise InputError(what, place="chakra", remedy="leave it out, or take a step of one device")
     sizes = run.schedule.groups
-    draws: dict[int, int] = {rank: number for number, draw in enumerate(run.draws) for rank in draw.stands_for}
-    steps = [step_nodes(run, rank, setting) for rank, setting in zip(run.graph.ranks, run.settings, strict=True)]
+    draws: dict[int, int] = {rank: n for n, each in enumerate(run.simulated_ranks) for rank in each.stands_for}
+    steps = [step_nodes(run, rank, setting) for rank, setting in zip(run.graph.ranks, run.rank_configs, strict=True)]
     files = []
     for rank in range(world_size):
         number = draws[rank]
-        setting = run.settings[number]
+        setting = run.rank_configs[number]
         groups = groups_of(rank, sizes, world_size)
         # The lists of process groups, parameters and module buffers come before all others.
         lists = [

@@ -16,10 +16,9 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from ddpsim.collectives.network.fairness import Demand, LinkId
-from ddpsim.collectives.operation_schedules import exchange_pairs
-from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.routes import total_by_key
-from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
+from ddpsim.collectives.schedules import ChannelSchedule, Connection, Steps, exchange_pairs
+from ddpsim.collectives.transport import RankPaths
 from ddpsim.common.errors import TopologyError
 
 MOST_RANKS = 256

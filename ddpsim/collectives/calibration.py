@@ -1,4 +1,4 @@
-"""A calibration: the constants of a transport with their origin, and what measurements said of their error.
+"""A calibration: the constants of a transport with their origin, and the error that measurements left them.
 
 Constants have physical meaning (an efficiency, a latency, a cost), a unit, and a source. Without measurements they are
 documented priors; fitting (`ddpsim.calibrating.calibrate`) replaces some. The type knows nothing of fitting.
@@ -13,10 +13,7 @@ from typing import Annotated, ClassVar
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import Constant
 from ddpsim.collectives.ddp_priors import DDP_PRIORS
-from ddpsim.collectives.gloo_priors import PRIORS as GLOO_PRIORS
-from ddpsim.collectives.mpi_priors import PRIORS as MPI_PRIORS
-from ddpsim.collectives.nccl_priors import PRIORS as NCCL_PRIORS
-from ddpsim.collectives.rccl_priors import PRIORS as RCCL_PRIORS
+from ddpsim.collectives.transport_priors import GLOO_PRIORS, MPI_PRIORS, NCCL_PRIORS, RCCL_PRIORS
 from ddpsim.common.documents.fields import STATED, WRITTEN, AsRows, Bounds, ByName, document_of
 from ddpsim.common.errors import UnknownNameError
 from ddpsim.common.operation import Operation
@@ -102,12 +99,12 @@ class Calibration:
 
     @property
     def measured(self) -> bool:
-        """Whether measurements said anything of it."""
+        """Whether any of it comes from measurements."""
         return self.measured_transport or any(constant.measured for constant in self.constants.values())
 
     @property
     def measured_transport(self) -> bool:
-        """Whether measurements of collectives said anything of the transport."""
+        """Whether anything of the transport comes from measured collectives."""
         return bool(self.fitted_names or self.curves) or self.residual_low is not None
 
     def with_values(

@@ -61,6 +61,8 @@ def best_rings(
     search: RingSearch, speeds: Sequence[float], most: int, *, cross_nic: bool, fewest: int = 1
 ) -> FoundRings | None:
     """Return at least `fewest` rings with the greatest product of number and speed; the higher speed where equal."""
+    # Speeds fall. Slower ones are tried down to half of the best one's, for more rings at less speed may carry more in
+    # all. What a bound on the rings shows to be no better is not searched.
     best: FoundRings | None = None
     for speed in speeds:
         for limits in _levels(search, cross_nic=cross_nic):

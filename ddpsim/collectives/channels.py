@@ -2,14 +2,13 @@
 
 They are found as NCCL finds them (`src/graph/search.cc`, 2.30): for each speed of a falling list as many rings as the
 links carry, the best product of rings and speed kept, near routes preferred. Nodes of a kind have the same channels.
+Read `find_channels`, and `_find`, which it calls: rings that are given, those of a mesh, or the search's.
 
-The rings of eight GPUs that xGMI joins each to each.
-
-RCCL has the GPU orders of such boards in tables, for a search would find fewer (ROCm/rccl src/graph/rome_models.cc
-@cb829d62: rome_model_79 on one node, rome_model_81 with a NIC for each GPU). These orders are others that load the
-links in the same way: on one node seven cycles in both directions, which take every link twice; between nodes eight
-paths, one from each GPU by its own NIC, which take every link once. Each is there as often as in RCCL's tables, two
-times and eight, of which four fit the channels searched here.
+Of boards of eight GPUs that xGMI joins each to each RCCL has the orders in tables, for a search would find fewer rings
+(ROCm/rccl src/graph/rome_models.cc @cb829d62: rome_model_79 on one node, rome_model_81 with a NIC for each GPU). The
+orders here (`mesh_rings`) are others that load the links in the same way: on one node seven cycles in both directions,
+which take every link twice; between nodes eight paths, one from each GPU by its own NIC, which take every link once.
+Each is there as often as in RCCL's tables, two times and eight, of which four fit the channels searched here.
 """
 
 from __future__ import annotations
@@ -193,22 +192,25 @@ def _find(
     capacities = {link.name: link.bandwidth for link in template.links}
     nics = tuple(nic.name for nic in template.nics) if network else ()
     sm = template.gpus[0].sm
-    given = _rings_over(template.rings, template, gpus, network) or mesh_rings(template, paths, network=network)
-    if given:
-        rings = given
+    # A machine's file may state rings, as NCCL_GRAPH_FILE does; then come a mesh's, and the search.
+    stated = _rings_over(template.rings, template, gpus, network) or mesh_rings(template, paths, network=network)
+    if stated:
+        rings = stated
         speed = template.ring_bandwidth or _even_speed(rings, paths, capacities)
     else:
         search = RingSearch(paths, _count_speeds(template), gpus, nics, echo=nic_echo(sm))
         fewest = count_fewest_rings(paths, gpus)
-        found = best_rings(search, speeds_of(sm, network), MAX_CHANNELS, cross_nic=cross_nic, fewest=fewest)
-        rings, speed = (found.rings, found.speed) if found else ([], 0.0)
+        packed = best_rings(search, speeds_of(sm, network), MAX_CHANNELS, cross_nic=cross_nic, fewest=fewest)
+        rings, speed = (packed.rings, packed.speed) if packed else ([], 0.0)
+    # Links slower than NCCL's slowest speed still carry a ring in rank order, at whatever they have.
     if not rings:
         rings = [_make_ordered_ring(gpus, nics, paths)]
         speed = _even_speed(rings, paths, capacities)
-    if not given:
+    if not stated:
         rings, speed = double_rings(rings, speed, sm, MAX_CHANNELS)
     channels = tuple(_channel(ring, speed, paths) for ring in rings)
-    given_trees = _rings_over(template.trees, template, gpus, network) if given else []
+    # NCCL's trees are chains through the same GPU orders, unless the same file states others, one a ring.
+    given_trees = _rings_over(template.trees, template, gpus, network) if stated else []
     as_stated = len(given_trees) == len(rings)
     trees = tuple(_channel(tree, speed, paths) for tree in given_trees) if as_stated else channels
     chains = tuple(_chain(channel) for channel in trees)
@@ -219,7 +221,7 @@ def _find(
         tree_intra_bandwidth=inside or (_raise_speed(chains, capacities, speeds_of(sm, network)) if network else speed),
         network=network,
         sustained_bandwidth=_find_sustained_speed(shared_loads(channels), capacities),
-        given=bool(given),
+        given=bool(stated),
     )
 
 
@@ -295,6 +297,7 @@ def _raise_speed(chains: Sequence[Channel], capacities: Mapping[str, float], spe
     inside = total_by_key((link.name, load) for each in chains for route in each.routes for link, load in route.loads())
     entries = [chain.entry for chain in chains if chain.entry]
     outside = total_by_key((link.name, load * speed) for entry in entries for link, load in entry.loads())
+    # What the way to the NIC takes stays at the ring's speed; the rest of each link is the chains'.
     left = ((capacities[name] - outside.get(name, 0.0)) / load for name, load in inside.items())
     free = min(left, default=float("inf"))
     raised = speed

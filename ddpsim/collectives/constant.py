@@ -13,7 +13,7 @@ _RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 
 LARGEST_SPREAD = 100.0
 """Of the standard deviation of a logarithm: more than any measurement leaves."""
 GIVEN = "given"
-"""Source of a constant that somebody set outright: it is neither measured nor in doubt."""
+"""Source of a constant that a user set outright: it is neither measured nor in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Constant:
         source: where the value comes from: a page, a source file, or `fitted to FILE`.
         fitted: whether measurements determined it; a prior otherwise.
         log_std: standard deviation of its natural logarithm; None where unknown.
-        most: that makes sense where somebody sets it outright, if there is such; a fit may come out above, by noise.
+        most: the largest value that a user may set, if there is one; a fit may come out above, by noise.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Constant:
 
 
 def constant_as(known: str, other: str, constant: Constant) -> Constant:
-    """Return a constant of the library `known` as one of `other`, which nobody measured."""
+    """Return a constant of the library `known` as a prior of `other`."""
     name = constant.name.replace(f"{known}.", f"{other}.", 1)
     return replace(constant, name=name, source=f"as {_NAMES[known]}'s: {constant.source}")
 

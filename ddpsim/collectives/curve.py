@@ -1,9 +1,9 @@
 """A transport corrected by rows measured on exactly its machine and rank count.
 
-Times between measured rows of one machine: the median of three readings of what happens in between.
-
-Rows far apart do not show where between them a protocol changes; each reading alone is badly off where it guesses
-wrong, and no two of them are wrong in the same place.
+Read `CurveTransport` first. Between two rows a time is the median of three readings of what happens there (`RowTable`):
+the model times a factor between the rows' own, a cubic through both, a fixed cost with a constant rate. Rows far apart
+do not show where between them a protocol changes; each reading alone is badly off where it guesses wrong, and no two of
+them are wrong in the same place.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from ddpsim.collectives.calibration import Calibration, Curve
 from ddpsim.collectives.network.fairness import Demand, alone_s
 from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.scaled import TransportAround, fit_demand, fit_steps, scale_steps
+from ddpsim.collectives.schedules import Steps
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import Steps, Transport
+from ddpsim.collectives.transport import Transport
 from ddpsim.common.operation import Operation
 from ddpsim.topology.graph import Placement
 
@@ -107,9 +108,9 @@ class RowTable:
 
     def _line(self, low: int, size: float) -> float:
         """Return a fixed cost and a constant rate from one row to the next."""
-        start, end, asked = math.exp(self.sizes[low]), math.exp(self.sizes[low + 1]), math.exp(size)
+        start, end, wanted = math.exp(self.sizes[low]), math.exp(self.sizes[low + 1]), math.exp(size)
         before, after = math.exp(self.times[low]), math.exp(self.times[low + 1])
-        return math.log(before + (after - before) * (asked - start) / (end - start))
+        return math.log(before + (after - before) * (wanted - start) / (end - start))
 
 
 def _slopes(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, ...]:
@@ -234,11 +235,11 @@ class CurveTransport(TransportAround):
 
     def _correction(self, operation: Operation, size_bytes: int) -> Correction | None:
         """Return the rows of the operation, else an allreduce's where the same algorithm runs both."""
-        found = {correction.operation: correction for correction in self.corrections}
-        if operation in found or Operation.ALLREDUCE not in found:
-            return found.get(operation)
-        asked, measured = (self.inner.choice(size_bytes, each) for each in (operation, Operation.ALLREDUCE))
-        return found[Operation.ALLREDUCE] if asked.algorithm == measured.algorithm else None
+        by_operation = {correction.operation: correction for correction in self.corrections}
+        if operation in by_operation or Operation.ALLREDUCE not in by_operation:
+            return by_operation.get(operation)
+        own, measured = (self.inner.choice(size_bytes, each) for each in (operation, Operation.ALLREDUCE))
+        return by_operation[Operation.ALLREDUCE] if own.algorithm == measured.algorithm else None
 
 
 def find_curve(
@@ -267,5 +268,5 @@ def find_curve(
 
 def find_curves(calibration: Calibration | None, placement: Placement, algorithm: str = "auto") -> list[Curve]:
     """Return the curves of exactly this machine, rank count and forced algorithm, an allreduce's first."""
-    found = (find_curve(calibration, placement, algorithm, operation) for operation in Operation)
-    return [curve for curve in found if curve is not None]
+    curves = (find_curve(calibration, placement, algorithm, operation) for operation in Operation)
+    return [curve for curve in curves if curve is not None]

@@ -1,4 +1,8 @@
-"""Runs collectives on the network: closed, as one fluid flow, or step by step, behind one interface."""
+"""Runs collectives on the network: closed, as one fluid flow, or step by step, behind one interface.
+
+`make_transport` is how a transport comes about: the library of the machine, a pattern or the library's own algorithm,
+and measured rows on top. `Collectives` runs what it says, at a fidelity, on a network that others may share.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,15 @@ from ddpsim.collectives.calibration import Calibration, Curve
 from ddpsim.collectives.conditions import DEFAULT, GPU_BACKENDS, Backend, CollectiveOptions
 from ddpsim.collectives.curve import Correction, CurveTransport, find_curve, find_curves
 from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
-from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.collectives.nccl.ways import NcclPaths
+from ddpsim.collectives.nccl.transport import NcclPaths, NcclTransport
 from ddpsim.collectives.network.fairness import alone_s
 from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.patterns import PatternTransport, is_pattern
-from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.scaled import ScaledTransport
 from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import AlgorithmChoice, Transport
+from ddpsim.collectives.transport import AlgorithmChoice, RankPaths, Transport
 from ddpsim.common.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.common.operation import Operation
 from ddpsim.topology.graph import Placement
@@ -138,7 +140,7 @@ def _physical(
 
 @lru_cache(maxsize=64)
 def layout_of(placement: Placement, version: int, *, expand: bool) -> Layout:
-    """Return NCCL's channels on a placement: the runs that tell a band, and those of several plans, share them."""
+    """Return NCCL's channels on a placement: runs for the ends of a band, and those of several plans, share them."""
     return Layout(placement, version, expand=expand)
 
 
@@ -216,9 +218,9 @@ class Collectives:
             network: one to share; built from the transport's links where None.
             sender: whose messages these are on a network that several jobs share.
         """
-        made = cls.__new__(cls)
-        made._begin(env, transport, fidelity, network, sender)
-        return made
+        collectives = cls.__new__(cls)
+        collectives._begin(env, transport, fidelity, network, sender)
+        return collectives
 
     def _begin(
         self,
@@ -245,7 +247,7 @@ class Collectives:
 
     @property
     def sends_in_line(self) -> bool:
-        """Whether what follows a pattern is sends one behind the other, of which the network is told: gloo's."""
+        """Whether messages of a pattern are sends one behind the other, as the network then has them: gloo's."""
         return self.transport.backend == "gloo" and self._fidelity == "flow"
 
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 
 from ddpsim.collectives.network.fairness import LinkId
-from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.routes import PlacedLink
-from ddpsim.collectives.transport import Connection
+from ddpsim.collectives.schedules import Connection
+from ddpsim.collectives.transport import RankPaths
 from ddpsim.topology.graph import Link
 from ddpsim.topology.node import HOST_IN, HOST_OUT
 from ddpsim.topology.paths import find_paths

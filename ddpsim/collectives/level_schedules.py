@@ -40,11 +40,11 @@ def _find_node_levels(placement: Placement) -> list[int]:
     per_node = placement.gpus_per_node
     if placement.topology.compute_device == "cpu":
         return [per_node]
-    found = [
+    sizes = [
         set(_groups(per_node, _distance(each.template, placement.gpus(each)), range(len(KINDS))))
         for each in placement.classes
     ]
-    return [*sorted(set.intersection(*found) - {1, per_node}), per_node]
+    return [*sorted(set.intersection(*sizes) - {1, per_node}), per_node]
 
 
 def _distance(template: NodeTemplate, gpus: tuple[str, ...]) -> Callable[[int, int], int]:
@@ -81,6 +81,9 @@ def decomposed(sizes: Sequence[int]) -> TransferSchedule:
     With the sizes GPUs in a node and nodes it is reduce-scatter inside each node, a ring across nodes for each part and
     all-gather inside, rank r being GPU r mod m of node r // m (BlueConnect, Cho et al. 2019, of any number of levels).
     """
+    # At each level a rank exchanges, around a ring of those that differ from it in that digit alone, the part that it
+    # was left with by the level before: `begins` says where that part lies, by level and rank, `widths` how wide each
+    # of its pieces is. Backwards the same parts are gathered, widest last.
     ranks = math.prod(sizes)
     builder = Builder(ranks, ranks)
     begins = [[0] * ranks]

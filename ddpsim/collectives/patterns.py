@@ -1,14 +1,15 @@
 """Allreduce patterns that no library picks by itself, on the same links with the same constants: baselines to compare.
 
 Each is a schedule of `schedules.py` or `level_schedules.py`, rank by rank on the expanded cluster, over the backend's
-ways between ranks (`rank_ways.py`). Its rate is what its own steps reach with no latency; its latency is that of its
+ways between ranks (`transport.py`). Its rate is what its own steps reach with no latency; its latency is that of its
 longest chain of steps.
 
-Spanning trees packed into a graph of links: as many as fit, as Blink broadcasts and sums along.
+Read `PatternTransport` first; `_SCHEDULES` has the patterns by name.
 
-Source: Wang et al., "Blink: Fast and Generic Collectives for Distributed ML" (2020). As many trees of unit links fit,
-from one root to all, as links must be cut to part the root from any other (Edmonds, 1973); they are found one by one,
-each link taken only where the rest still fits (Lovász, 1976).
+`pack_trees` packs spanning trees into a graph of links, as many as fit, along which Blink broadcasts and sums. Source:
+Wang et al., "Blink: Fast and Generic Collectives for Distributed ML" (2020). As many trees of unit links fit, from one
+root to all, as links must be cut to part the root from any other (Edmonds, 1973); they are found one by one, each link
+taken only where the rest still fits (Lovász, 1976).
 """
 
 from __future__ import annotations
@@ -22,11 +23,10 @@ from functools import cached_property
 from ddpsim.collectives import level_schedules, schedules
 from ddpsim.collectives.level_schedules import level_sizes
 from ddpsim.collectives.network.fairness import Demand, LinkId
-from ddpsim.collectives.rank_ways import RankPaths, TransportOverPaths
 from ddpsim.collectives.routes import total_by_key
-from ddpsim.collectives.schedules import TransferSchedule
+from ddpsim.collectives.schedules import ChannelSchedule, Connection, Steps, TransferSchedule
 from ddpsim.collectives.servers import parameter_server, places_named, push_and_pull
-from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps
+from ddpsim.collectives.transport import AlgorithmChoice, RankPaths, TransportOverPaths
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.common.operation import Operation
@@ -44,6 +44,8 @@ def pack_trees(vertices: int, links: Links) -> tuple[int, list[list[int | None]]
     >>> pack_trees(2, {(0, 1): 2, (1, 0): 2})
     (0, [[None, 0], [None, 0]])
     """
+    # Edmonds' theorem says how many trees fit without finding one. Each is then built greedily: a link is taken only
+    # where the theorem says that the others still fit without it, so that no choice has ever to be taken back.
     fits = [_count_trees(vertices, links, root) for root in range(vertices)]
     root = max(range(vertices), key=lambda each: (fits[each], -each))
     left = dict(links)
@@ -89,6 +91,7 @@ def _flow(vertices: int, links: Links, source: int, target: int) -> int:
     total = 0
     while (way := _find_way(vertices, left, source, target)) is not None:
         for ends in way:
+            # Taken, and offered backwards: a later way may undo it.
             left[ends] -= 1
             left[ends[1], ends[0]] = left.get((ends[1], ends[0]), 0) + 1
         total += 1
@@ -130,16 +133,16 @@ def _check_levels(placement: Placement, name: str) -> None:
 
 
 def _parse_levels(placement: Placement, text: str) -> TransferSchedule:
-    """Return that of levels as somebody wrote them, the innermost first: `4x2x8`.
+    """Return the schedule of levels as a user writes them, the innermost first: `4x2x8`.
 
     Raises:
         TopologyError: what is no sizes, or sizes whose product is not all ranks.
     """
     sizes = [parse_whole_number(size) or 0 for size in text.split("x")]
     if math.prod(sizes) != placement.world_size:
-        found = "x".join(map(str, level_sizes(placement)))
+        levels = "x".join(map(str, level_sizes(placement)))
         what = f"levels of {text!r} do not make {placement.world_size} ranks"
-        raise TopologyError(what, place="algorithm", remedy=f"the network's own are blueconnect:{found}")
+        raise TopologyError(what, place="algorithm", remedy=f"the network's own are blueconnect:{levels}")
     return level_schedules.decomposed([size for size in sizes if size > 1] or [1])
 
 
@@ -239,8 +242,8 @@ class PatternTransport(TransportOverPaths):
             raise TopologyError(f"{algorithm} on {ranks} ranks", place="algorithm", remedy=f"{_MOST_RANKS} at most")
         super().__init__(ways)
         self._algorithm = algorithm
-        given = schedule if schedule is not None or ranks == 1 else _schedule_of(placement, algorithm)
-        self._schedule = TransferSchedule(1, 1, ()) if given is None or ranks == 1 else given
+        pattern = schedule if schedule is not None or ranks == 1 else _schedule_of(placement, algorithm)
+        self._schedule = TransferSchedule(1, 1, ()) if pattern is None or ranks == 1 else pattern
         self._connections = {
             pair: ways.connection(*pair)
             for pair in dict.fromkeys((t.source, t.target) for t in self._schedule.transfers)

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ddpsim.collectives.network.fairness import Demand, alone_s
-from ddpsim.collectives.rank_ways import RankPaths, TransportOverPaths
 from ddpsim.collectives.routes import total_by_key
-from ddpsim.collectives.schedules import Transfer, TransferSchedule
-from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Steps
+from ddpsim.collectives.schedules import ChannelSchedule, Steps, Transfer, TransferSchedule
+from ddpsim.collectives.transport import AlgorithmChoice, RankPaths, TransportOverPaths
 from ddpsim.common.operation import Operation
 
 
@@ -23,9 +22,9 @@ class PointToPoint(TransportOverPaths):
 
     def __init__(self, ways: RankPaths, pairs: Iterable[tuple[int, int]]) -> None:
         super().__init__(ways)
-        found = [ways.connection(*pair) for pair in pairs]
-        loads = total_by_key(load for each in found for load in each.loads.items())
-        self._connection = replace(found[0], loads=loads)
+        connections = [ways.connection(*pair) for pair in pairs]
+        loads = total_by_key(load for each in connections for load in each.loads.items())
+        self._connection = replace(connections[0], loads=loads)
         self.capacities = {link: ways.capacities[link] for link in loads}
 
     def choice(self, size_bytes: int, operation: Operation = Operation.SENDRECV) -> AlgorithmChoice:

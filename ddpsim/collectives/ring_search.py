@@ -4,6 +4,11 @@ Depth-first over GPU orders, each hop taking bandwidth from every link of its ro
 after NCCL's `src/graph/search.cc`. The number of hops tried at one speed is bounded, and so is the work at all of them
 together, so the search is fast on any graph; it is never random. On a node of many GPUs rings in rank order are tried
 first, as NCCL tries its forced order: where GPUs are alike, and NICs, no other order carries more.
+
+Three searches lie inside each other: `pack` adds ring to ring, `_candidates` chooses by which NICs and GPUs a ring
+enters and leaves, `_walk` orders the GPUs between. The inner two are generators, and hold the bandwidth of what they
+have yielded until they are asked for the next: nothing may be yielded without its bandwidth taken, nor passed over
+without giving it back. Which speeds are tried, and how far routes may lead, is `channel_search`'s.
 """
 
 from __future__ import annotations
@@ -129,27 +134,30 @@ class RingSearch:
         self._free, self._tried = dict(self._capacities), 0
         share = self._work // _SPEEDS
         self._work_left = share
-        found = self._pack_rings(speed, most, limits)
+        rings = self._pack_rings(speed, most, limits)
         self._work -= share - max(self._work_left, 0)
-        return found
+        return rings
 
     def _pack_rings(self, speed: float, most: int, limits: Limits) -> list[Ring]:
+        # Branch and bound. A set of rings is looked at once, in whatever order they were found: what they leave of the
+        # links is the same. A branch that cannot beat the best, by what GPUs and NICs can still send, is left.
         best: list[Ring] = []
         goal = min(most, self._room(speed, limits))
         seen: set[tuple[Ring, ...]] = set()
 
-        def extend(found: list[Ring]) -> bool:
+        def extend(rings: list[Ring]) -> bool:
             nonlocal best
-            if len(found) > len(best):
-                best = list(found)
+            if len(rings) > len(best):
+                best = list(rings)
             if len(best) >= goal:
                 return True
-            state = tuple(sorted(found, key=lambda ring: (ring.gpus, ring.nic_in or "")))
-            if state in seen or len(found) + self._room(speed, limits) <= len(best):
+            state = tuple(sorted(rings, key=lambda ring: (ring.gpus, ring.nic_in or "")))
+            if state in seen or len(rings) + self._room(speed, limits) <= len(best):
                 return False
             seen.add(state)
-            for ring in self._candidates(speed, limits, found):
-                if extend([*found, ring]):
+            for ring in self._candidates(speed, limits, rings):
+                if extend([*rings, ring]):
+                    # The bandwidth stays taken: nobody asks this search again before `pack` begins anew.
                     return True
                 if self._tried > self._most or self._work_left <= 0:
                     return False
@@ -158,16 +166,16 @@ class RingSearch:
         extend([])
         return best
 
-    def _candidates(self, speed: float, limits: Limits, found: list[Ring]) -> Iterator[Ring]:
+    def _candidates(self, speed: float, limits: Limits, rings: list[Ring]) -> Iterator[Ring]:
         """Yield rings that still fit; while the caller holds one, its bandwidth is taken."""
         kind = limits.kind
         if not self._nics:
-            for order in self._list_known_orders(found):
+            for order in self._list_known_orders(rings):
                 for _ in self._hold_hops((*order, order[0]), speed, kind):
                     yield Ring(order)
             yield from self._close_rings(speed, kind)
             return
-        for nic_in, nic_out in self._ports(speed, limits, found):
+        for nic_in, nic_out in self._ports(speed, limits, rings):
             for first, last in self._list_ends(nic_in, nic_out, limits.nic_kind):
                 if self._work_left <= 0:
                     return
@@ -178,9 +186,10 @@ class RingSearch:
                         self._give(self._hops[last, nic_out], speed)
                     self._give(self._hops[nic_in, first], speed)
 
-    def _list_known_orders(self, found: list[Ring]) -> Iterator[tuple[str, ...]]:
-        if found:
-            last = found[-1].gpus
+    def _list_known_orders(self, rings: list[Ring]) -> Iterator[tuple[str, ...]]:
+        # As NCCL replays its last ring (FORCED_ORDER_REPLAY): often links carry it again, backwards or the same way.
+        if rings:
+            last = rings[-1].gpus
             yield (last[0], *reversed(last[1:]))
             yield last
         else:
@@ -223,6 +232,7 @@ class RingSearch:
             order = (first, *inside, last)
             for _ in self._hold_hops(order, speed, kind):
                 yield order
+        # Without this look a dead end is found only after every order of the GPUs that can be reached.
         if not self._is_connected(first, last, speed, kind):
             return
         inner = frozenset(self._gpus) - {first, last}
@@ -245,14 +255,14 @@ class RingSearch:
 
     def _sort_hops(self, here: str, there: Iterable[str]) -> list[tuple[str, _Hop]]:
         """Return the GPUs `there` with the hops to them: the nearest first, of those that with most room."""
-        free, found = self._free, []
+        free, sortable = self._free, []
         for gpu in there:
             hop = self._hops[here, gpu]
-            found.append((hop.kind, -min([free[link] for link, _ in hop.loads]), self._numbers[gpu], gpu, hop))
-        found.sort(key=_first_three)
-        return [(gpu, hop) for _, _, _, gpu, hop in found]
+            sortable.append((hop.kind, -min([free[link] for link, _ in hop.loads]), self._numbers[gpu], gpu, hop))
+        sortable.sort(key=_first_three)
+        return [(gpu, hop) for _, _, _, gpu, hop in sortable]
 
-    def _ports(self, speed: float, limits: Limits, found: list[Ring]) -> Iterator[tuple[str, str]]:
+    def _ports(self, speed: float, limits: Limits, rings: list[Ring]) -> Iterator[tuple[str, str]]:
         """Yield NICs to enter and leave by, those with most room first; rings that cross over go two and two."""
         least = speed * (1 - _SLACK)
         by_room = sorted(self._find_usable(limits), key=lambda nic: (-min(self._port(nic)), self._nics.index(nic)))
@@ -261,8 +271,8 @@ class RingSearch:
         out = [nic for nic in by_room if self._port(nic)[1] >= least]
         if not limits.cross_nic:
             yield from ((nic, nic) for nic in into if nic in out)
-        elif len(found) % 2:
-            nic_in, nic_out = found[-1].nic_out, found[-1].nic_in
+        elif len(rings) % 2:
+            nic_in, nic_out = rings[-1].nic_out, rings[-1].nic_in
             if nic_in in into and nic_out in out:
                 yield nic_in, nic_out
         else:
@@ -281,6 +291,7 @@ class RingSearch:
     def _find_ends(self, nic_in: str, nic_out: str, nic_kind: int) -> Iterator[tuple[str, str]]:
         into = self._group_by_kind([((nic_in, gpu), gpu) for gpu in self._gpus], nic_kind)
         out = self._group_by_kind([((gpu, nic_out), gpu) for gpu in self._gpus], nic_kind)
+        # By the farther of both ends first, as NCCL searches near NICs before far ones, then by their sum.
         levels: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for kinds in product(into, out):
             levels.setdefault((max(kinds), sum(kinds)), []).append(kinds)
@@ -292,11 +303,11 @@ class RingSearch:
 
     def _group_by_kind(self, gpus: list[tuple[tuple[str, str], str]], most: int) -> dict[int, list[int]]:
         """Return the numbers of the GPUs whose hops, beside them, are of each kind that is no farther than `most`."""
-        found: dict[int, list[int]] = {}
+        by_kind: dict[int, list[int]] = {}
         for ends, gpu in gpus:
             if ends in self._hops and self._hops[ends].kind <= most:
-                found.setdefault(self._hops[ends].kind, []).append(self._numbers[gpu])
-        return found
+                by_kind.setdefault(self._hops[ends].kind, []).append(self._numbers[gpu])
+        return by_kind
 
     def _port(self, nic: str) -> tuple[float, float]:
         into, out = self._ports_of[nic]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpsim.collectives.network.fairness import Demand
-from ddpsim.collectives.transport import AlgorithmChoice, Connection, Steps, Transport
+from ddpsim.collectives.schedules import Connection, Steps
+from ddpsim.collectives.transport import AlgorithmChoice, Transport
 from ddpsim.common.operation import Operation
 
 
@@ -51,10 +52,10 @@ def scale_steps(steps: Steps, factor: float, latency: float = 1.0) -> Steps:
 
 
 def _scale_transfers(steps: Steps, latency: float, size: float) -> Steps:
-    def scaled(found: Connection) -> Connection:
-        loads = {link: load * size for link, load in found.loads.items()}
-        limits = found.rate_limit / size, found.host_limit / size
-        return Connection(found.latency_s * latency, loads, *limits, found.weight)
+    def scaled(connection: Connection) -> Connection:
+        loads = {link: load * size for link, load in connection.loads.items()}
+        limits = connection.rate_limit / size, connection.host_limit / size
+        return Connection(connection.latency_s * latency, loads, *limits, connection.weight)
 
     lanes = (replace(lane, connections={k: scaled(c) for k, c in lane.connections.items()}) for lane in steps.lanes)
     return replace(steps, lanes=tuple(lanes))
@@ -96,10 +97,10 @@ class ScaledTransport(TransportAround):
 
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the demand inside, scaled."""
-        found = scale_demand(self.inner.demand(operation, size_bytes), self.factor(size_bytes))
+        demand = scale_demand(self.inner.demand(operation, size_bytes), self.factor(size_bytes))
         if self.latency == 1:
-            return found
-        return replace(found, latency_s=found.latency_s * self.latency, stall_s=found.stall_s * self.latency)
+            return demand
+        return replace(demand, latency_s=demand.latency_s * self.latency, stall_s=demand.stall_s * self.latency)
 
     def time_s(self, operation: Operation, size_bytes: int) -> float:
         """Return the scaled time."""

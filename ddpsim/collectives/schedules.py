@@ -1,4 +1,4 @@
-"""How a collective's time comes about, by hand; allreduce schedules as data, and closed forms beside them.
+"""How a collective's time comes about, by hand; schedules of transfers as data, with closed forms.
 
 A collective is an operation on S bytes by the p ranks of a group, run under conditions (`conditions.py`). A schedule
 says which rank sends which chunks to which, after what: equal parts of the message, numbered from 0. Where each message
@@ -12,8 +12,8 @@ All else says where start, alpha and beta come from:
 - *machine*: which links a step of the ring crosses, and how many bytes a second the tightest of them carries, by the
   graph (`channels.py`, `routes.py`);
 - *library*: which algorithm and protocol it picks for these bytes (`nccl/tuning.py`; here conditions force the ring);
-- *calibration*: the constants, fitted or priors with a source (`nccl_priors.py`). Of NCCL's ring by Simple: `start` is
-  `nccl.start.simple_s`, alpha `nccl.ring.hop.KIND.simple_s`, and 1/beta a link's bandwidth times
+- *calibration*: the constants, fitted or priors with a source (`transport_priors.py`). Of NCCL's ring by Simple:
+  `start` is `nccl.start.simple_s`, alpha `nccl.ring.hop.KIND.simple_s`, and 1/beta a link's bandwidth times
   `nccl.efficiency.KIND.simple`, as long as the threads of all channels (`nccl.channel.simple`, of V100 1.1 times it)
   move more;
 - *conditions*: on an idle stream, as DDP launches them, `nccl.isolated_s` comes on top.
@@ -46,14 +46,20 @@ As DDP launches it:
 
 What else is in flight on the same links slows the bytes alone: a `Transport` hands them over as a `Demand`
 (`transport.py`), and `ddpsim.collectives.network` shares the links.
+
+Below: what a schedule is and `Builder`, allreduces, the other operations, and `Steps`: schedules with the way of each
+transfer, as `steps.py` carries them out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ddpsim.collectives.network.fairness import LinkId
 from ddpsim.common.errors import InputError
+from ddpsim.common.operation import Operation
 
 MOST_TRANSFERS = 60_000
 """Single transfers of all collectives of one simulated run that are carried out, so that a command answers in 10 s.
@@ -68,7 +74,7 @@ def refuse_too_many(transfers: int, what_has_them: str = "one collective has") -
     """Refuse more single transfers than anybody waits for.
 
     Raises:
-        InputError: where there are more than `MOST_TRANSFERS`; both numbers are told.
+        InputError: where there are more than `MOST_TRANSFERS`; it names both numbers.
     """
     if transfers > MOST_TRANSFERS:
         what = f"{what_has_them} {transfers:,} single transfers, at most {MOST_TRANSFERS:,} are carried out in 10 s"
@@ -147,10 +153,10 @@ def ring(ranks: int, segments: int = 1) -> TransferSchedule:
 
 def half(schedule: TransferSchedule, *, reduce: bool) -> TransferSchedule:
     """Return the part of an allreduce's schedule that sums, or the part after it that hands sums out."""
-    kept = [number for number, transfer in enumerate(schedule.transfers) if transfer.reduce is reduce]
-    place = {number: index for index, number in enumerate(kept)}
+    numbers = [number for number, transfer in enumerate(schedule.transfers) if transfer.reduce is reduce]
+    place = {number: index for index, number in enumerate(numbers)}
     transfers = []
-    for number in kept:
+    for number in numbers:
         transfer = schedule.transfers[number]
         after = tuple(place[earlier] for earlier in transfer.after if earlier in place)
         transfers.append(replace(transfer, after=after))
@@ -162,7 +168,7 @@ def periodic_ring(positions: int, steps: int, segments: int = 1) -> TransferSche
 
     In a ring over n alike nodes of m ranks each node does what every other does; what enters from the node before is
     what leaves for the node after. So the timing of `positions` = m ranks over `steps` = 2(n m - 1) steps is that of
-    the whole ring. Chunks are not told apart: the data flow is not that of an allreduce.
+    the whole ring. All chunks have one number: the data flow is not that of an allreduce.
     """
     per_step = segments * positions
     transfers = [
@@ -250,3 +256,126 @@ def _halves(span: tuple[int, int], *, keep_upper: bool) -> tuple[tuple[int, int]
     middle = (span[0] + span[1]) // 2
     lower, upper = (span[0], middle), (middle, span[1])
     return (upper, lower) if keep_upper else (lower, upper)
+
+
+def scattering_ring(ranks: int, segments: int = 1) -> TransferSchedule:
+    """Return a reduce-scatter around a ring: rank r ends with the sum of part r, `segments` chunks to a part."""
+    return _half_ring(ranks, segments, lambda rank, step: rank - step - 1, reduce=True)
+
+
+def gathering_ring(ranks: int, segments: int = 1) -> TransferSchedule:
+    """Return an all-gather around a ring of parts of which rank r has part r, `segments` chunks to a part."""
+    return _half_ring(ranks, segments, lambda rank, step: rank - step, reduce=False)
+
+
+def chain(ranks: int, pieces: int = 1, *, reduce: bool) -> TransferSchedule:
+    """Return a broadcast from rank 0 along the ring, or the sum of all along it into rank 0, in pieces that follow."""
+    builder = Builder(ranks, pieces)
+    for piece in range(pieces):
+        for hop in range(ranks - 1):
+            source = hop + 1 if reduce else hop
+            builder.send(source, (source + 1) % ranks, piece, piece + 1, reduce=reduce)
+    return builder.build()
+
+
+def shift(ranks: int) -> TransferSchedule:
+    """Return one whole message from each rank to the next, all at once."""
+    return TransferSchedule(
+        ranks, 1, tuple(Transfer(rank, (rank + 1) % ranks, 0, 1, False, ()) for rank in range(ranks))
+    )
+
+
+def exchange_pairs(ranks: int, *, in_turn: bool = False) -> TransferSchedule:
+    """Return an all-to-all: chunk t of each rank goes to rank t, all at once.
+
+    Args:
+        ranks: how many there are.
+        in_turn: whether of two opposite ranks, p/2 apart, the second sends when it has what the first sent.
+    """
+    pairs = [(rank, (rank + step) % ranks) for step in range(1, ranks) for rank in range(ranks)]
+    half = ranks // 2 if in_turn and ranks % 2 == 0 else 0
+    return TransferSchedule(
+        ranks,
+        ranks,
+        tuple(
+            Transfer(source, target, target, target + 1, False, (number - half,) if source - target == half > 0 else ())
+            for number, (source, target) in enumerate(pairs)
+        ),
+    )
+
+
+def build_ring(operation: Operation, ranks: int, pieces: int = 1) -> TransferSchedule:
+    """Return an operation other than an allreduce, around a ring but for an all-to-all; `pieces` is of a rooted one."""
+    if operation.rooted:
+        return chain(ranks, pieces, reduce=operation.reduces)
+    if operation is Operation.SENDRECV:
+        return shift(ranks)
+    if operation is Operation.ALL_TO_ALL:
+        return exchange_pairs(ranks)
+    return scattering_ring(ranks) if operation.reduces else gathering_ring(ranks)
+
+
+def _half_ring(ranks: int, segments: int, part: Callable[[int, int], int], *, reduce: bool) -> TransferSchedule:
+    builder = Builder(ranks, ranks * segments)
+    for step in range(ranks - 1):
+        for segment in range(segments):
+            for rank in range(ranks):
+                chunk = part(rank, step) % ranks * segments + segment
+                builder.send(rank, (rank + 1) % ranks, chunk, chunk + 1, reduce=reduce)
+    return builder.build()
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The way from one participant of a schedule to another.
+
+    Attributes:
+        latency_s: from the moment the source has the data to the first byte on the links.
+        loads: bytes on each link per byte sent.
+        rate_limit: bytes per second the ends can do.
+        host_limit: bytes per second that threads of the ends keep up with; busy processors lower it.
+        weight: share of a link against other connections of its lane.
+    """
+
+    latency_s: float
+    loads: Mapping[LinkId, float]
+    rate_limit: float = math.inf
+    host_limit: float = math.inf
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSchedule:
+    """One schedule, carried out on its own part of the message.
+
+    Attributes:
+        chunk_bytes: bytes of one chunk.
+        connections: the way from source to target participant.
+        window: transfers a pair may have under way, the ones still in their latency included.
+        weight: share of a link against other traffic.
+    """
+
+    schedule: TransferSchedule
+    chunk_bytes: float
+    connections: Mapping[tuple[int, int], Connection]
+    window: int = 1
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps are a collective as its single transfers, in lanes that run side by side after a launch.
+
+    Attributes:
+        launch_s: before the first transfer may start.
+        capacities: bytes per second of links that only these transfers load.
+    """
+
+    launch_s: float
+    lanes: tuple[ChannelSchedule, ...]
+    capacities: Mapping[LinkId, float] = field(default_factory=dict)
+
+    @property
+    def transfers(self) -> int:
+        """How many transfers they are, of all lanes."""
+        return sum(len(lane.schedule.transfers) for lane in self.lanes)

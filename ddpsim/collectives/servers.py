@@ -50,9 +50,9 @@ class ServerPlaces:
     beside: int | None = value(count)
 
     def __post_init__(self) -> None:
-        given = [name for name in ("servers", "nodes", "beside") if getattr(self, name) is not None]
-        if len(given) > 1:
-            what = f"`{given[0]}` and `{given[1]}` are both given"
+        named = [name for name in ("servers", "nodes", "beside") if getattr(self, name) is not None]
+        if len(named) > 1:
+            what = f"`{named[0]}` and `{named[1]}` are both given"
             raise InputError(what, place="scheme 'parameter-server'", remedy="say once where they are")
         if self.each is not None and self.nodes is None:
             what, remedy = "`each` says nothing without `nodes`", "write e.g. nodes=2,each=4"

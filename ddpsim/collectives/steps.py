@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import simpy
 
 from ddpsim.collectives.network.fluid import Demand, Network
-from ddpsim.collectives.schedules import refuse_too_many
-from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
+from ddpsim.collectives.schedules import ChannelSchedule, Connection, Steps, refuse_too_many
 
 
 def carry_out(network: Network, steps: Steps) -> simpy.Event:

@@ -1,15 +1,20 @@
-"""What the simulation asks of a transport: the cost of a collective as one demand, and its steps one by one."""
+"""The seam between a simulation and a library: what a collective costs, as one demand or transfer by transfer.
+
+A `Transport` is a library on a placement. `RankPaths` are the library's ways between any two ranks, over which
+transports of patterns, all-to-alls and sends are made (`TransportOverPaths`), whichever library it is.
+"""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.network.fairness import Demand, LinkId
-from ddpsim.collectives.schedules import TransferSchedule
+from ddpsim.collectives.routes import PlacementLinks
+from ddpsim.collectives.schedules import Connection, Steps
 from ddpsim.common.operation import Operation
 
 
@@ -26,62 +31,6 @@ class AlgorithmChoice:
     algorithm: str
     protocol: str
     channels: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """The way from one participant of a schedule to another.
-
-    Attributes:
-        latency_s: from the moment the source has the data to the first byte on the links.
-        loads: bytes on each link per byte sent.
-        rate_limit: bytes per second the ends can do.
-        host_limit: bytes per second that threads of the ends keep up with; busy processors lower it.
-        weight: share of a link against other connections of its lane.
-    """
-
-    latency_s: float
-    loads: Mapping[LinkId, float]
-    rate_limit: float = math.inf
-    host_limit: float = math.inf
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelSchedule:
-    """One schedule, carried out on its own part of the message.
-
-    Attributes:
-        chunk_bytes: bytes of one chunk.
-        connections: the way from source to target participant.
-        window: transfers a pair may have under way, the ones still in their latency included.
-        weight: share of a link against other traffic.
-    """
-
-    schedule: TransferSchedule
-    chunk_bytes: float
-    connections: Mapping[tuple[int, int], Connection]
-    window: int = 1
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Steps are a collective as its single transfers, in lanes that run side by side after a launch.
-
-    Attributes:
-        launch_s: before the first transfer may start.
-        capacities: bytes per second of links that only these transfers load.
-    """
-
-    launch_s: float
-    lanes: tuple[ChannelSchedule, ...]
-    capacities: Mapping[LinkId, float] = field(default_factory=dict)
-
-    @property
-    def transfers(self) -> int:
-        """How many transfers they are, of all lanes."""
-        return sum(len(lane.schedule.transfers) for lane in self.lanes)
 
 
 class Transport(ABC):
@@ -135,3 +84,50 @@ class Transport(ABC):
     def allreduce_s(self, size_bytes: int) -> float:
         """Return the time of an allreduce with nothing else in flight."""
         return self.time_s(Operation.ALLREDUCE, size_bytes)
+
+
+class RankPaths(ABC):
+    """Finds the ways between ranks of a placement in which every node has links of its own.
+
+    Attributes:
+        backend: `nccl` or `gloo`, by whose name its constants are called.
+        protocol: how the bytes are sent.
+        streams_per_group: collectives in flight a process group.
+        calibration: the constants in force.
+        capacities: bytes per second of every link on a way asked for so far.
+    """
+
+    backend: str
+    protocol: str
+    streams_per_group: int
+
+    def __init__(self, wiring: PlacementLinks, calibration: Calibration) -> None:
+        self.wiring, self.calibration = wiring, calibration
+        self.capacities: dict[LinkId, float] = {}
+
+    @abstractmethod
+    def start_s(self, size_bytes: int) -> float:
+        """Return the time before the first transfer of a message of `size_bytes`."""
+
+    @abstractmethod
+    def connection(self, source: int, target: int) -> Connection:
+        """Return the way from one rank to another."""
+
+    def constant(self, name: str) -> float:
+        """Return the backend's constant of that name."""
+        return self.calibration[f"{self.backend}.{name}"]
+
+    def place(self, rank: int) -> tuple[int, str]:
+        """Return the node of a rank, and its GPU there."""
+        node, index, kind = self.wiring.placement.node_of(rank)
+        return node, self.wiring.placement.gpus(kind)[index]
+
+
+class TransportOverPaths(Transport):
+    """A transport over the ways between ranks of a backend, whose constants and links it has."""
+
+    hops: Mapping[str, float] = MappingProxyType({})
+
+    def __init__(self, ways: RankPaths) -> None:
+        self._ways, self.backend, self.calibration = ways, ways.backend, ways.calibration
+        self.streams_per_group, self.capacities = ways.streams_per_group, ways.capacities

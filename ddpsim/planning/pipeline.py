@@ -16,7 +16,7 @@ import numpy as np
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import find_rank_paths, library_of, make_transport
 from ddpsim.collectives.network.fairness import LinkId
-from ddpsim.collectives.transport import Connection
+from ddpsim.collectives.schedules import Connection
 from ddpsim.common.errors import InputError
 from ddpsim.common.operation import Operation
 from ddpsim.common.options.exclusions import refuse_excluded

@@ -33,10 +33,10 @@ from ddpsim.simulation.graph import NodeKind, StepGraph
 from ddpsim.simulation.jobs.plans import Plans
 from ddpsim.simulation.jobs.representatives import SimulatedRank
 from ddpsim.simulation.rank_builder import RankBuilder
+from ddpsim.simulation.rank_config import RankConfiguration
 from ddpsim.simulation.record import iterations_of
 from ddpsim.simulation.resolve import WARM_UP, ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun
-from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.trace.records import Iteration
 from ddpsim.workload import Workload
 
@@ -106,10 +106,10 @@ def construct(job: ResolvedJob) -> Construction:
     planned = list(messages_of(job.workload, job.job.placement.world_size))
     env, graph = simpy.Environment(), StepGraph()
     ends: list[list[int]] = []
-    for draw, setting in zip(job.draws, job.settings, strict=True):
+    for draw, setting in zip(job.simulated_ranks, job.rank_configs, strict=True):
         to = RankBuilder(graph, setting.execution, setting.costs, setting.enter_s, draw.rank, 1)
         ends.append(_Constructor(to, setting).build(planned))
-    shared = job.job.communication(env, job.settings[0].scheduled(0))
+    shared = job.job.communication(env, job.rank_configs[0].scheduled(0))
     run = GraphRun(env, graph, shared.transfer, shared.collectives.streams_per_group)
     for rank in graph.ranks:
         run.add(rank, [Processor(env, UNDISTURBED, lambda busy: None)])
@@ -284,9 +284,9 @@ def predict_first_iterations(prediction: Prediction, count: int) -> FirstIterati
     options, total = replace(run.options, order=_order(run.options)), periods * run.options.period
     began = run.under(options, extent=SimulatedIterations(0, total, total))
     iterations = iterations_of(began.graph, began.graph.ranks[0], began.times)[:count]
-    plans = began.settings[0].plans.plan
+    plans = began.rank_configs[0].plans.plan
     shift = WARM_UP * run.options.period
-    later = [replace(draw, pace=partial(_shift_draw, draw, shift)) for draw in began.draws]
+    later = [replace(draw, pace=partial(_shift_draw, draw, shift)) for draw in began.simulated_ranks]
     steady = run_resolved(
         resolve(
             run.workloads,

@@ -54,20 +54,20 @@ def averaging(setup: SchemeInputs, steps: int) -> Schedule:
 
 def slowmo(setup: SchemeInputs, steps: int, outer: OuterStep) -> Schedule:
     """Average the parameters of all ranks after every `steps` steps, and take an outer step with momentum then."""
-    kept = 2 * setup.size_bytes(range(len(setup.parameters)))
-    made = averaging(setup, steps)
-    messages = tuple(replace(message, passes=OUTER_PASSES) for message in made)
-    sharding = replace(made.sharding, kept_bytes=kept)
-    return replace(made, scheme=f"slowmo:{steps}", messages=messages, sharding=sharding, outer=outer)
+    kept_bytes = 2 * setup.size_bytes(range(len(setup.parameters)))
+    schedule = averaging(setup, steps)
+    messages = tuple(replace(message, passes=OUTER_PASSES) for message in schedule)
+    sharding = replace(schedule.sharding, kept_bytes=kept_bytes)
+    return replace(schedule, scheme=f"slowmo:{steps}", messages=messages, sharding=sharding, outer=outer)
 
 
-def local_sgd(setup: SchemeInputs, steps: int, given: LocalSgd) -> Schedule:
+def local_sgd(setup: SchemeInputs, steps: int, options: LocalSgd) -> Schedule:
     """Average gradients in a node in each step, and parameters over all ranks after every `steps`: PostLocalSGD.
 
     Raises:
         PlanError: where the ranks of a group do not divide all.
     """
-    ranks = given.ranks or setup.ranks_per_node
+    ranks = options.ranks or setup.ranks_per_node
     if setup.world_size % ranks:
         what = f"groups of {ranks} ranks do not divide a world of {setup.world_size}"
         raise PlanError(what, place="scheme local-sgd", remedy=f"write local-sgd:{steps},ranks=R, R a divisor")

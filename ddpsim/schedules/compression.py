@@ -1,6 +1,7 @@
 """Compression schemes: what each puts on the wire for a bucket, and how much work encoding it is.
 
-A `Roofline` makes that work seconds on a device; `scheme` finds one by the name that `--compression` takes.
+A `Roofline` makes that work seconds on a device; `scheme` finds one by the name that `--compression` takes. Read the
+protocol `CompressionScheme`, which each scheme below fills.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def is_copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:
     are no views: an optimizer that updates before use, or a part, takes them where they lie. Parameters are copied
     out where they are sharded; where only the optimizer is, they lie in what is gathered.
     """
-    kept = (Operation.REDUCE_SCATTER, Operation.REDUCE, Operation.SENDRECV, Operation.ALL_TO_ALL)
-    if message.op in kept or _is_in_place(message):
+    left_in_place = (Operation.REDUCE_SCATTER, Operation.REDUCE, Operation.SENDRECV, Operation.ALL_TO_ALL)
+    if message.op in left_in_place or _is_in_place(message):
         return False
     if not message.op.reduces and all(point.kind is not PointKind.OPTIMIZER for point in message.blocks):
         return schedule.sharding.parameters > 1

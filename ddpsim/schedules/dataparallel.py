@@ -38,8 +38,10 @@ class DataParallelOptions:
     output: int | None = value(some_bytes)
 
 
-def dataparallel(setup: SchemeInputs, given: DataParallelOptions | None = None) -> Schedule:
+def dataparallel(setup: SchemeInputs, options: DataParallelOptions | None = None) -> Schedule:
     """Parameters broadcast before forward, gradients summed on the first GPU after backward, both 10 MiB at once."""
+    # Frozen parameters are replicated as all others, and every replica waits for all of them: `replicate` returns when
+    # the last chunk has been copied.
     everything = tuple(range(len(setup.all_parameters)))
     broadcasts = [
         Message(
@@ -51,6 +53,7 @@ def dataparallel(setup: SchemeInputs, given: DataParallelOptions | None = None) 
         )
         for place, chunk in enumerate(_chunks(setup, setup.all_parameters))
     ]
+    # One node of autograd has all gradients as its input, so that none is sent before backward ends.
     sums = [
         Message(
             id=f"reduce {place}",
@@ -67,7 +70,7 @@ def dataparallel(setup: SchemeInputs, given: DataParallelOptions | None = None) 
         # A lone GPU is handed the module itself.
         sums = [replace(each, op=Operation.REDUCE, size_bytes=0) for each in sums]
         broadcasts = []
-    outputs = [] if given is None or given.output is None else list(_outputs(setup, given.output))
+    outputs = [] if options is None or options.output is None else list(_outputs(setup, options.output))
     messages = (*broadcasts, *outputs, *sums)
     return Schedule(scheme="dataparallel", messages=messages, sharding=gathered, one_process=True)
 

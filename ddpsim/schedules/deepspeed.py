@@ -1,5 +1,7 @@
 """ZeRO as DeepSpeed carries it out, which differs from its paper in what is reduced when, and how.
 
+A function a stage: `zero0` to `zero3`; of the last, `_Fetching` is what is gathered when.
+
 Source: github.com/deepspeedai/DeepSpeed, `deepspeed/runtime/zero/`: `stage_1_and_2.py` @7dee2e061c20,
 `stage3.py` @ea78ab6863441, `partitioned_param_coordinator.py` @641d86faa55b; `overlap_comm` is on.
 
@@ -93,6 +95,7 @@ def zero2(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
         _reduction(setup, number, config, Operation.ALLREDUCE, buckets[number : number + 3])
         for number in range(len(buckets))
     ]
+    # Parameters are gathered as a whole in pieces of `allgather_bucket_size`, before the next forward begins.
     everything = tuple(range(len(setup.parameters)))
     total, elements = setup.size_bytes(everything), _elements(setup, everything)
     element_bytes = total // elements
@@ -120,6 +123,8 @@ def zero3(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
         PlanError: a model without parameters.
     """
     setup.check_parameters("zero3")
+    # The coordinator's trace: modules as forward and then backward enter them. At each of its steps what has to be
+    # there is gathered, and what comes next as far as the prefetch bucket lasts.
     modules = sorted(modules_of(setup.all_parameters), key=setup.first_use)
     trace = [
         _Step(PointKind.FORWARD, each, min(each, key=lambda i: setup.first_use((i,))), points(PointKind.FORWARD, each))
@@ -132,6 +137,7 @@ def zero3(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
     sent = 0
     for number, step in enumerate(trace):
         messages += fetching.fetch(number)
+        # A bucket leaves with the gradient that it has no room for: behind the gathers of that gradient's module.
         while step.kind is PointKind.BACKWARD and sent < len(buckets) and buckets[sent][1] in step.module:
             messages.append(_reduction(setup, sent, config, Operation.REDUCE_SCATTER, buckets[sent : sent + 1]))
             sent += 1
@@ -139,10 +145,11 @@ def zero3(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
         _reduction(setup, place, config, Operation.REDUCE_SCATTER, buckets[place : place + 1])
         for place in range(sent, len(buckets))
     ]
-    if kept := fetching.kept:
-        gather = fetching.gather("gather small", kept)
+    # Small parameters are never partitioned again: after a step they are gathered once, all together.
+    if small := fetching.kept:
+        gather = fetching.gather("gather small", small)
         every = points(PointKind.FORWARD, tuple(range(len(setup.all_parameters))))
-        updated = tuple(index for index in kept if index < len(setup.parameters)) or range(len(setup.parameters))
+        updated = tuple(index for index in small if index < len(setup.parameters)) or range(len(setup.parameters))
         after = points(PointKind.UPDATED, tuple(updated))
         messages.append(replace(gather, after=after, blocks=every, every=setup.every))
     ranks, element_bytes = setup.world_size, setup.parameters[0].size_bytes // max(setup.parameters[0].numel, 1)
@@ -171,16 +178,16 @@ def _trace_backward(setup: SchemeInputs, modules: Sequence[tuple[int, ...]]) -> 
     Of several frozen ones it waits for the first there, for the others behind them: between them are no points.
     """
     came, kind = {index: place for place, index in enumerate(setup.arrivals())}, PointKind.BACKWARD
-    found, behind_frozen = list[_Step](), False
+    steps, behind_frozen = list[_Step](), False
     for module in setup.in_backward_order(modules):
         if trained := tuple(index for index in module if index < len(setup.parameters)):
             at = min(trained, key=lambda i: came.get(i, len(came)))
-            found.append(_Step(kind, module, at, points(kind, trained)))
+            steps.append(_Step(kind, module, at, points(kind, trained)))
         elif (last := setup.last_before(module)) is not None:
             waits = setup.next_behind(module) if behind_frozen else last
-            found.append(_Step(kind, module, last, (Point(kind, waits),)))
+            steps.append(_Step(kind, module, last, (Point(kind, waits),)))
         behind_frozen = not trained
-    return found
+    return steps
 
 
 class _Fetching:
@@ -202,11 +209,11 @@ class _Fetching:
 
     def fetch(self, number: int) -> list[Message]:
         """Return the all-gathers launched at step `number`: of what it lacks, and of what is prefetched."""
-        step, found = self._trace[number], []
+        step, messages = self._trace[number], []
         lacking = tuple(index for index in step.module if index not in self._available)
         if lacking:
             gather = self.gather(f"gather {number}", lacking)
-            found.append(replace(gather, after=self._find_launch_points(number, step.waits), blocks=step.waits))
+            messages.append(replace(gather, after=self._find_launch_points(number, step.waits), blocks=step.waits))
         self._available |= set(lacking)
         expected = {index for index in step.module if self._fetched_for[index] < number}
         while expected:
@@ -217,11 +224,11 @@ class _Fetching:
             following = self._trace[number + 1]
             gather = self.gather(f"prefetch {number}", ahead)
             after = self._find_launch_points(number, following.waits)
-            found.append(replace(gather, after=after, blocks=following.waits))
+            messages.append(replace(gather, after=after, blocks=following.waits))
         live = self._setup.size_bytes(tuple(self._available.difference(self.kept)))
         self.most_bytes = max(self.most_bytes, live)
         self._release(number)
-        return found
+        return messages
 
     def gather(self, name: str, parameters: tuple[int, ...]) -> Message:
         """Return the all-gather of `parameters`, which nothing waits for yet."""
@@ -236,16 +243,16 @@ class _Fetching:
     def _list_prefetched(self) -> tuple[int, ...]:
         live = _elements(self._setup, self._available.difference(self.kept))
         most = min(self._config.max_live_parameters - live, self._config.prefetch_bucket_size)
-        found: dict[int, None] = {}
+        indices: dict[int, None] = {}
         elements = 0
         while self._queue and elements < most:
             index, used = self._queue.popleft()
             self._fetched_for[index] = max(self._fetched_for[index], used)
             if index not in self._available:
-                found[index] = None
+                indices[index] = None
                 self._available.add(index)
                 elements += _elements(self._setup, (index,))
-        return tuple(found)
+        return tuple(indices)
 
     def _release(self, number: int) -> None:
         given_up = {i for i in self._trace[number].module if self._fetched_for[i] <= number} - set(self.kept)

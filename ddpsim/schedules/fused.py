@@ -11,7 +11,7 @@ Sources:
   `group_by_size`: gradients, the last parameter's first, are put together in packs that end with the tensor by which
   they pass the bytes of one; 0 bytes, the default, is one pack.
 
-The schedule of GradientFlow: norms of a bucket's chunks, then the chunks that count.
+`gradientflow` is the schedule of GradientFlow (`chunks.py`): norms of a bucket's chunks, then the largest chunks.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs, sums
 
 
-def gradientflow(setup: SchemeInputs, given: GradientFlow) -> Schedule:
+def gradientflow(setup: SchemeInputs, options: GradientFlow) -> Schedule:
     """Sum the norms of each bucket's chunks when its gradients are there, then its chosen chunks; backward's end waits.
 
     Raises:
         PlanError: micro-batches that send each their gradients, which are left over from one another.
     """
     setup.check_sums_are_steps("gradientflow", "what one sum leaves out the next would send")
+    # Norms have a stream of their own: they are small, and behind another bucket's values they would hold up their own.
     norms, values = [], []
-    passes = SUMMING_PASSES + (MOMENTUM_PASSES if given.momentum else 0.0)
+    passes = SUMMING_PASSES + (MOMENTUM_PASSES if options.momentum else 0.0)
     for place, bucket in enumerate(setup.buckets):
         size, elements = setup.size_bytes(bucket), sum(setup.parameters[index].numel for index in bucket)
-        chosen = given.count_chosen(elements)
+        chosen = options.count_chosen(elements)
         norms.append(
             Message(
                 id=f"norms {place}",
                 op=Operation.ALLREDUCE,
-                size_bytes=NORM_BYTES * given.chunks(elements),
+                size_bytes=NORM_BYTES * options.chunks(elements),
                 parameters=bucket,
                 after=points(PointKind.GRADIENT, bucket),
                 stream="norms",
                 every=setup.every,
-                chunks=Chunks(given.chunk, chosen, "norms", given.momentum),
+                chunks=Chunks(options.chunk, chosen, "norms", options.momentum),
                 launch_passes=passes,
             )
         )
@@ -61,19 +62,19 @@ def gradientflow(setup: SchemeInputs, given: GradientFlow) -> Schedule:
             Message(
                 id=f"chunks {place}",
                 op=Operation.ALLREDUCE,
-                size_bytes=min(chosen * given.chunk, elements) * item,
+                size_bytes=min(chosen * options.chunk, elements) * item,
                 parameters=bucket,
                 after=points(PointKind.GRADIENT, bucket),
                 after_messages=(norms[-1].id,),
                 blocks=(BACKWARD_END,),
                 every=setup.every,
-                chunks=Chunks(given.chunk, chosen, "values", given.momentum),
+                chunks=Chunks(options.chunk, chosen, "values", options.momentum),
                 passes=1.0,
             )
         )
     whole = setup.size_bytes(range(len(setup.parameters)))
-    kept = 2 * whole if given.momentum else whole
-    return Schedule(scheme="gradientflow", messages=(*norms, *values), sharding=Sharding(kept_bytes=kept))
+    kept_bytes = 2 * whole if options.momentum else whole
+    return Schedule(scheme="gradientflow", messages=(*norms, *values), sharding=Sharding(kept_bytes=kept_bytes))
 
 
 CONTROLLERS = ("mpi", "gloo")
@@ -132,7 +133,7 @@ class MultiWorkerOptions:
     pack: int | None = value(some_bytes)
 
 
-def horovod(setup: SchemeInputs, given: Horovod) -> Schedule:
+def horovod(setup: SchemeInputs, options: Horovod) -> Schedule:
     """Reduce what is ready at each cycle in fusion buffers; the optimizer waits for all.
 
     Cycles are counted from the start of backward. Where operations block the thread, as they do over gloo, the next
@@ -143,7 +144,7 @@ def horovod(setup: SchemeInputs, given: Horovod) -> Schedule:
     Raises:
         PlanError: as `Horovod.agreement_s`.
     """
-    blocks, cycles = points(PointKind.OPTIMIZER, tuple(range(len(setup.parameters)))), _cycles(setup, given)
+    blocks, cycles = points(PointKind.OPTIMIZER, tuple(range(len(setup.parameters)))), _cycles(setup, options)
     alone = setup.world_size == 1  # no hooks are registered then: `horovod/torch/optimizer.py`
     messages = [
         replace(message, blocks=blocks, delay_s=0.0 if alone else delay_s)
@@ -152,10 +153,10 @@ def horovod(setup: SchemeInputs, given: Horovod) -> Schedule:
     return Schedule(scheme="horovod", messages=tuple(messages))
 
 
-def multiworker_mirrored(setup: SchemeInputs, given: MultiWorkerOptions) -> Schedule:
+def multiworker_mirrored(setup: SchemeInputs, options: MultiWorkerOptions) -> Schedule:
     """Reduce packs of gradients, each when its last is there; the optimizer waits for all."""
     order = tuple(range(len(setup.parameters)))[::-1]
-    packs = [order] if given.pack is None else pack_gradients(setup, order, given.pack)
+    packs = [order] if options.pack is None else pack_gradients(setup, order, options.pack)
     groups = (group for pack in packs for group in _group_by_dtype(setup, pack))
     blocks = points(PointKind.OPTIMIZER, order[::-1])
     messages = [replace(message, blocks=blocks) for message in sums(setup, groups, "pack")]
@@ -192,27 +193,27 @@ def fuse_gradients(setup: SchemeInputs, ready: Sequence[int], fusion_bytes: int)
     return [tuple(buffer) for buffer in buffers]
 
 
-def _cycles(setup: SchemeInputs, given: Horovod) -> list[tuple[tuple[int, ...], float]]:
+def _cycles(setup: SchemeInputs, options: Horovod) -> list[tuple[tuple[int, ...], float]]:
     """Return the buffers in the order in which they are reduced, each with the seconds for which it waits."""
-    left, agree_s = setup.arrivals(), given.agreement_s(setup)
+    left, agree_s = setup.arrivals(), options.agreement_s(setup)
     missing = sorted(set(range(len(setup.parameters))).difference(left))
     if not setup.ready_s:
-        return [(buffer, agree_s) for buffer in fuse_gradients(setup, [*left, *missing], given.fusion)]
-    found: list[tuple[tuple[int, ...], float]] = []
+        return [(buffer, agree_s) for buffer in fuse_gradients(setup, [*left, *missing], options.fusion)]
+    cycles: list[tuple[tuple[int, ...], float]] = []
     now_s, left = 0.0, [*missing, *left]
     while left:
         ready = [index for index in left if setup.ready_s.get(index, 0.0) <= now_s]
         begin_s, agreed_s = now_s, now_s + agree_s
         now_s = agreed_s
-        for buffer in fuse_gradients(setup, ready, given.fusion):
-            found.append((buffer, max(0.0, agreed_s - setup.last_ready(buffer))))
+        for buffer in fuse_gradients(setup, ready, options.fusion):
+            cycles.append((buffer, max(0.0, agreed_s - setup.last_ready(buffer))))
             if setup.blocking and setup.time_s is not None:
                 now_s += setup.time_s(Operation.ALLREDUCE, setup.size_bytes(buffer))
         taken = set(ready)
         left = [index for index in left if index not in taken]
-        cycle_s = max(given.cycle, agree_s)
+        cycle_s = max(options.cycle, agree_s)
         now_s = _find_next_cycle(begin_s, now_s, cycle_s, min((setup.ready_s.get(i, 0.0) for i in left), default=0.0))
-    return found
+    return cycles
 
 
 def _find_next_cycle(begin_s: float, end_s: float, cycle_s: float, wanted_s: float) -> float:

@@ -1,5 +1,8 @@
 """Schemes by name: the shipped ones with their options, and anybody's own.
 
+`scheme_named` is the way in. A scheme's module is imported when it is asked for, so that a command which takes `ddp`
+loads no other.
+
 Another scheme is a function from `SchemeInputs` to a `Schedule` and a reader in `_SCHEMES`. Where it sums each gradient
 whole, or has no buckets, `SAME_SUMS` or `WITHOUT_BUCKETS` of `schemes` name it; the help of `scheme` in
 `ddpsim.simulation.jobs.job_options` and `docs/reference/schemes.md` list it.
@@ -87,8 +90,8 @@ def _with(kind: type[T], make: Callable[[SchemeInputs, T], Schedule], runner: Ru
     """Return what reads the options of a scheme as a `kind`."""
 
     def read(text: _Text) -> Scheme:
-        given = text.parse_as(kind)
-        return Scheme(text.whole, lambda setup: make(setup, given), runner=runner)
+        options = text.parse_as(kind)
+        return Scheme(text.whole, lambda setup: make(setup, options), runner=runner)
 
     return read
 
@@ -113,18 +116,18 @@ def _fsdp2(text: _Text) -> Scheme:
 def _hsdp(text: _Text) -> Scheme:
     from ddpsim.schedules.sharded import FullyShard
 
-    given, rest = text.split_first()
-    shards = parse_whole_number(given)
+    first, rest = text.split_first()
+    shards = parse_whole_number(first)
     if not shards:
-        what = f"{given!r} is no number of ranks that share a copy" if given else "needs how many ranks share a copy"
+        what = f"{first!r} is no number of ranks that share a copy" if first else "needs how many ranks share a copy"
         text.refuse(what, "write e.g. hsdp:8")
     return _fully_sharded(text.whole, replace(rest.parse_as(FullyShard), shards=shards))
 
 
-def _fully_sharded(name: str, given: FullyShard) -> Scheme:
+def _fully_sharded(name: str, options: FullyShard) -> Scheme:
     from ddpsim.schedules import sharded
 
-    return Scheme(name, lambda setup: sharded.fully_shard(setup, given), runner="fully_shard", fully_shard=given)
+    return Scheme(name, lambda setup: sharded.fully_shard(setup, options), runner="fully_shard", fully_shard=options)
 
 
 def _zero(ours: Make) -> Read:
@@ -176,20 +179,20 @@ def _gradientflow(text: _Text) -> Scheme:
 
 
 def _parameter_server(text: _Text) -> Scheme:
-    given = text.parse_as(Servers)
+    servers_given = text.parse_as(Servers)
     return Scheme(
         text.whole,
-        lambda setup: servers.parameter_server(setup, given),
-        servers=given,
-        ranks_meet=not given.asynchronous,
+        lambda setup: servers.parameter_server(setup, servers_given),
+        servers=servers_given,
+        ranks_meet=not servers_given.asynchronous,
     )
 
 
 def _parallax(text: _Text) -> Scheme:
     from ddpsim.schedules.parallax import Parallax, parallax
 
-    given = text.parse_as(Parallax)
-    return Scheme(text.whole, lambda setup: parallax(setup, given), servers=ServerPlaces(servers=given.servers))
+    options = text.parse_as(Parallax)
+    return Scheme(text.whole, lambda setup: parallax(setup, options), servers=ServerPlaces(servers=options.servers))
 
 
 def _averaging(text: _Text) -> Scheme:
@@ -213,8 +216,8 @@ def _local_sgd(text: _Text) -> Scheme:
     from ddpsim.schedules.averaging import LocalSgd, local_sgd
 
     steps, rest = _steps(text)
-    given = rest.parse_as(LocalSgd)
-    return Scheme(text.whole, lambda setup: local_sgd(setup, steps, given), steps)
+    options = rest.parse_as(LocalSgd)
+    return Scheme(text.whole, lambda setup: local_sgd(setup, steps, options), steps)
 
 
 def _steps(text: _Text) -> tuple[int, _Text]:
@@ -251,15 +254,15 @@ _SCHEMES: Mapping[str, Read] = {
 
 
 def names_code(text: str) -> bool:
-    """Return whether `text` names a function of somebody's own, which `scheme_named` would import and so run."""
+    """Return whether `text` names a user's own function, which `scheme_named` would import and so run."""
     return _Text.of(text).name not in _SCHEMES and is_own(text)
 
 
 @cache
 def _read_shipped(text: str) -> Scheme | None:
     """Return the shipped scheme that `text` names; None where it names none. Each is read once."""
-    given = _Text.of(text)
-    return _SCHEMES[given.name](given) if given.name in _SCHEMES else None
+    written = _Text.of(text)
+    return _SCHEMES[written.name](written) if written.name in _SCHEMES else None
 
 
 def scheme_named(text: str) -> Scheme:
@@ -284,20 +287,20 @@ def schemes_named(text: str) -> list[str]:
     Raises:
         InputError: a scheme that `scheme_named` refuses, or one named twice.
     """
-    found: list[str] = []
+    names: list[str] = []
     for piece in text.split(","):
         names_one = _Text.of(piece).name in _SCHEMES or names_code(piece)
-        if found and ":" in found[-1] and not names_one:
-            found[-1] += f",{piece}"
+        if names and ":" in names[-1] and not names_one:
+            names[-1] += f",{piece}"
         else:
-            found.append(piece)
-    for each in found:
+            names.append(piece)
+    for each in names:
         try:
             scheme_named(each)
         except InputError as error:
             if error.place == "scheme":
                 error.place = "schemes"
             raise
-        if found.count(each) > 1:
+        if names.count(each) > 1:
             raise InputError(f"{each} is named twice", place="schemes", remedy="name it once")
-    return found
+    return names

@@ -42,7 +42,7 @@ class Parallax:
     sparse: str | None = value(lambda text, place: text)
 
 
-def parallax(setup: SchemeInputs, given: Parallax) -> Schedule:
+def parallax(setup: SchemeInputs, options: Parallax) -> Schedule:
     """Push and pull the rows of each sparse parameter, and allreduce the dense rest of each bucket among who trains.
 
     Ranks are taken to touch rows independently of each other, so that of w ranks 1 - (1 - density)^w are touched.
@@ -51,35 +51,37 @@ def parallax(setup: SchemeInputs, given: Parallax) -> Schedule:
         PlanError: servers that leave no rank to train, no sparse parameter, or micro-batches that send each their
             gradients.
     """
-    check_servers(given.servers, setup.world_size, "scheme 'parallax'")
+    check_servers(options.servers, setup.world_size, "scheme 'parallax'")
     setup.check_sums_are_steps("parallax", STEPS_AT_ONCE)
-    sparse = [index for index in range(len(setup.parameters)) if _is_sparse(setup, index, given)]
+    sparse = [index for index in range(len(setup.parameters)) if _is_sparse(setup, index, options)]
     if not sparse:
         what, remedy = "no parameter has a sparse gradient", "name one by `sparse=NAME`, or use `ddp`, which it is then"
         raise PlanError(what, place="scheme 'parallax'", remedy=remedy)
-    workers = setup.world_size - given.servers
+    workers = setup.world_size - options.servers
+    # Sums of dense parts are DDP's buckets without the sparse ones, among trainers alone; then pushes as gradients come
+    # and pulls as forward needs them.
     messages = []
     for number, bucket in enumerate(setup.buckets):
         dense = tuple(index for index in bucket if index not in sparse)
         if dense:
             messages.append(_make_sum(setup, number, dense))
     order = [index for index in setup.arrivals() if index in sparse]
-    messages += [_make_push(setup, index, given) for index in order]
+    messages += [_make_push(setup, index, options) for index in order]
     places = setup.in_forward_order([(index,) for index in order])
-    messages += [_make_pull(setup, order[place], given, workers) for place in places]
+    messages += [_make_pull(setup, order[place], options, workers) for place in places]
     return Schedule(
         scheme="parallax",
         messages=tuple(messages),
-        sharding=Sharding(servers=given.servers, hosts=tuple(range(workers, setup.world_size))),
+        sharding=Sharding(servers=options.servers, hosts=tuple(range(workers, setup.world_size))),
         groups={SERVERS: setup.world_size, TRAINERS: workers},
-        patterns={SERVERS: f"parameter-server:{given.servers}"},
+        patterns={SERVERS: f"parameter-server:{options.servers}"},
         broadcasts_buffers=False,
     )
 
 
-def _is_sparse(setup: SchemeInputs, index: int, given: Parallax) -> bool:
+def _is_sparse(setup: SchemeInputs, index: int, options: Parallax) -> bool:
     parameter = setup.parameters[index]
-    return parameter.sparse or (given.sparse is not None and parameter.name.startswith(given.sparse))
+    return parameter.sparse or (options.sparse is not None and parameter.name.startswith(options.sparse))
 
 
 def _rows_bytes(setup: SchemeInputs, index: int, share: float) -> int:
@@ -102,11 +104,11 @@ def _make_sum(setup: SchemeInputs, number: int, dense: tuple[int, ...]) -> Messa
     )
 
 
-def _make_push(setup: SchemeInputs, index: int, given: Parallax) -> Message:
+def _make_push(setup: SchemeInputs, index: int, options: Parallax) -> Message:
     return Message(
         id=f"push {index}",
         op=Operation.REDUCE,
-        size_bytes=_rows_bytes(setup, index, given.density),
+        size_bytes=_rows_bytes(setup, index, options.density),
         parameters=(index,),
         after=points(PointKind.GRADIENT, (index,)),
         group=SERVERS,
@@ -116,10 +118,10 @@ def _make_push(setup: SchemeInputs, index: int, given: Parallax) -> Message:
     )
 
 
-def _make_pull(setup: SchemeInputs, index: int, given: Parallax, workers: int) -> Message:
-    touched = 1 - (1 - given.density) ** workers
+def _make_pull(setup: SchemeInputs, index: int, options: Parallax, workers: int) -> Message:
+    touched = 1 - (1 - options.density) ** workers
     whole = setup.size_bytes(range(len(setup.parameters)))
-    updated = touched * setup.size_bytes((index,)) / given.servers
+    updated = touched * setup.size_bytes((index,)) / options.servers
     return Message(
         id=f"pull {index}",
         op=Operation.BROADCAST,

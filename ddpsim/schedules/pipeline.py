@@ -37,12 +37,12 @@ def work_of(order: Order, stage: int, stages: int, micro_batches: int) -> list[W
     [('forward', 0), ('backward', 0), ('forward', 1), ('backward', 1)]
     """
     ahead = micro_batches if order == "gpipe" else min(stages - stage, micro_batches)
-    found: list[Work] = [("forward", number) for number in range(ahead)]
+    works: list[Work] = [("forward", number) for number in range(ahead)]
     for number in range(micro_batches):
-        found.append(("backward", number))
+        works.append(("backward", number))
         if ahead + number < micro_batches:
-            found.append(("forward", ahead + number))
-    return found
+            works.append(("forward", ahead + number))
+    return works
 
 
 def works_of(order: Order, ranks: int, micro_batches: int, stages_per_rank: int = 1) -> list[list[StageWork]]:
@@ -67,7 +67,7 @@ def passes_of(order: Order, works: Sequence[Sequence[StageWork]], place: int, si
 
     Sends are waited for as torch has it (`torch/distributed/pipelining/schedules.py`, torch 2.13): GPipe's when all
     forwards have been, or all backwards; 1F1B's with the message that is received next after a work of the other kind,
-    and else when the next work is done. Those of interleaved stages are taken to be waited for by nobody.
+    and else when the next work is done. Sends of interleaved stages are taken to be waited for nowhere.
 
     Args:
         works: of all ranks.
@@ -75,8 +75,9 @@ def passes_of(order: Order, works: Sequence[Sequence[StageWork]], place: int, si
     """
     own, end = works[place], max(stage for each in works for _, stage, _ in each)
     lasts = {(kind, stage): number for kind, stage, number in own}
-    found: list[Pass] = []
+    passes: list[Pass] = []
     for at, (kind, stage, number) in enumerate(own):
+        # `settles` says when earlier sends are waited for: with this work's own receive, when it is computed, or sent.
         before, settles = find_before(kind, number, stage, end), set[Literal["received", "computed", "sent"]]()
         if at and own[at - 1][0] != kind:
             settles.add("received")
@@ -95,8 +96,8 @@ def passes_of(order: Order, works: Sequence[Sequence[StageWork]], place: int, si
             size_bytes,
             frozenset() if order == "interleaved" else frozenset(settles),
         )
-        found.append(each)
-    return tuple(found)
+        passes.append(each)
+    return tuple(passes)
 
 
 def beside_stages(
@@ -115,10 +116,10 @@ def beside_stages(
     if holds or schedule.update != "after_backward":
         what = "its forward or backward waits for messages, and a stage of a pipeline computes several in a step"
         raise PlanError(what, place=f"scheme {schedule.scheme!r}", remedy="use ddp, naive or flat, or no `pipeline`")
-    made = beside_tensor(schedule, tensor_ranks, data_ranks, "use ddp, naive or flat, or no `pipeline`")
-    messages = tuple(replace(each, group=group_of_stage(each.group, place)) for each in made)
-    groups = {group_of_stage(name, place): ranks for name, ranks in made.groups.items()}
-    return replace(made, messages=messages, groups=groups, passes=passes, place=place)
+    layered = beside_tensor(schedule, tensor_ranks, data_ranks, "use ddp, naive or flat, or no `pipeline`")
+    messages = tuple(replace(each, group=group_of_stage(each.group, place)) for each in layered)
+    groups = {group_of_stage(name, place): ranks for name, ranks in layered.groups.items()}
+    return replace(layered, messages=messages, groups=groups, passes=passes, place=place)
 
 
 def _interleave(rank: int, ranks: int, micro_batches: int, stages: int) -> list[StageWork]:
@@ -140,12 +141,12 @@ def _interleave(rank: int, ranks: int, micro_batches: int, stages: int) -> list[
         number = numbers[kind, stage] = numbers.get((kind, stage), -1) + 1
         return kind, stage, number
 
-    found = [next_of("forward", step) for step in range(ahead)]
+    works = [next_of("forward", step) for step in range(ahead)]
     for step in range(count):
         if ahead + step < count:
-            found.append(next_of("forward", ahead + step))
-        found.append(next_of("backward", step))
-    return found
+            works.append(next_of("forward", ahead + step))
+        works.append(next_of("backward", step))
+    return works
 
 
 def count_most_under_way(works: Sequence[StageWork]) -> int:

@@ -1,6 +1,7 @@
 """A schedule: what one iteration of data-parallel training sends, when, and what waits for it.
 
-Its queue (`queue_of`) says which messages may be launched at a point, and for which a rank waits there.
+Read `Schedule`; its messages are `message.Message`s. Its queue (`queue_of`) says which may be launched at a point, and
+for which a rank waits there. `check` refuses what could not be carried out, or would not train.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class Schedule:
 
 def message_document(message: Message) -> dict[str, Any]:
     """Return a message as a schedule file has it."""
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "id": message.id,
         "op": message.op.value,
         "parameters": list(message.parameters),
@@ -182,24 +183,25 @@ def message_document(message: Message) -> dict[str, Any]:
         "after": [*map(str, message.after), *(f"message:{name}" for name in message.after_messages)],
         "blocks": [*map(str, message.blocks)],
     }
+    # What a message has by default is left out, so that a fingerprint stays where a later version has one more key.
     if message.part is not None:
-        found["part"] = list(message.part)
+        document["part"] = list(message.part)
     if message.chunks is not None:
         chunks = asdict(message.chunks)
-        found["chunks"] = chunks if message.chunks.momentum else {k: v for k, v in chunks.items() if k != "momentum"}
+        document["chunks"] = chunks if message.chunks.momentum else {k: v for k, v in chunks.items() if k != "momentum"}
     if message.delay_s:
-        found["delay_s"] = message.delay_s
+        document["delay_s"] = message.delay_s
     if message.every != 1:
-        found["every"] = message.every
+        document["every"] = message.every
     if message.blocking:
-        found["blocking"] = True
+        document["blocking"] = True
     if message.sparse:
-        found["sparse"] = True
+        document["sparse"] = True
     if message.from_host_bytes:
-        found["from_host_bytes"] = message.from_host_bytes
+        document["from_host_bytes"] = message.from_host_bytes
     if message.to_host_bytes:
-        found["to_host_bytes"] = message.to_host_bytes
-    return found
+        document["to_host_bytes"] = message.to_host_bytes
+    return document
 
 
 def check(schedule: Schedule, parameters: Sequence[Parameter], world_size: int, frozen: int = 0) -> None:
@@ -272,7 +274,7 @@ def _check_circles(known: dict[str, Message]) -> None:
 
 
 def _check_cover(schedule: Schedule, parameters: Sequence[Parameter]) -> None:
-    """Refuse gradients that not exactly one message sums, in one piece or in parts that fit, and sums nobody awaits.
+    """Refuse gradients that not exactly one message sums, in one piece or in parts that fit, and sums never awaited.
 
     What sums sums further, as those of a shard over its copies, is no second one. The gradient of a parameter that a
     message averages need not be summed; two messages may not average one.
@@ -284,6 +286,7 @@ def _check_cover(schedule: Schedule, parameters: Sequence[Parameter]) -> None:
                 averaging.setdefault(index, []).append(message)
     summing: dict[int, list[Message]] = {}
     awaited = {name for message in schedule for name in message.after_messages}
+    # A sum that comes after another message's is of what that one summed already: it covers no gradient anew.
     partial = {message.id for message in schedule if message.op.reduces}
     for message in schedule:
         if message.op.reduces and gradients(message) and not partial.intersection(message.after_messages):
@@ -293,11 +296,11 @@ def _check_cover(schedule: Schedule, parameters: Sequence[Parameter]) -> None:
             for index in message.parameters:
                 summing.setdefault(index, []).append(message)
     for index, parameter in enumerate(parameters):
-        found, place = summing.get(index, []), f"parameter {index} ({parameter.name})"
+        sums, place = summing.get(index, []), f"parameter {index} ({parameter.name})"
         averaged = averaging.get(index, [])
-        if not found and not averaged:
+        if not sums and not averaged:
             raise PlanError("no message sums its gradient", place=place, remedy="cover every parameter")
-        for what, several in (("its gradient is summed", found), ("it is averaged", averaged)):
+        for what, several in (("its gradient is summed", sums), ("it is averaged", averaged)):
             if len(several) > 1 and not _fit(several):
                 names = ", ".join(message.id for message in several)
                 raise PlanError(f"{what} by more than one message: {names}", place=place, remedy="keep one")

@@ -71,16 +71,16 @@ class Scheme:
             PlanError: a schedule that cannot be carried out; it names the message or the parameter.
             InputError: a scheme of one's own that raises, returns no schedule, or one whose ranks go alone.
         """
-        made = self.make(setup)
-        if not isinstance(made, Schedule):
-            what = f"the scheme returned {type(made).__name__}, no `ddpsim.schedules.schedule.Schedule`"
+        schedule = self.make(setup)
+        if not isinstance(schedule, Schedule):
+            what = f"the scheme returned {type(schedule).__name__}, no `ddpsim.schedules.schedule.Schedule`"
             raise InputError(what, place=f"scheme {self.name!r}", remedy="return a schedule")
-        if self.ranks_meet and not made.ranks_meet:
+        if self.ranks_meet and not schedule.ranks_meet:
             what, remedy = "its ranks go on without each other, as of servers alone", "use parameter-server:async"
             raise InputError(what, place=f"scheme {self.name!r}", remedy=remedy)
-        made = replace(made, scheme=self.name)
-        check(made, setup.parameters, setup.world_size, len(setup.frozen))
-        return made
+        schedule = replace(schedule, scheme=self.name)
+        check(schedule, setup.parameters, setup.world_size, len(setup.frozen))
+        return schedule
 
 
 def is_own(text: str) -> bool:
@@ -100,13 +100,13 @@ def load_own_scheme(path: str) -> Scheme:
     """
     place = f"scheme {path!r}"
     try:
-        found = import_object(path)
+        scheme = import_object(path)
     except Exception as error:  # whatever a module of somebody else's raises when it is imported
         what = f"cannot be imported: {type(error).__name__}: {error}"
         raise InputError(what, place=place, remedy="name package.module:function") from error
-    if not callable(found):
+    if not callable(scheme):
         raise InputError("is no function", place=place, remedy="name a function from a setup to a schedule")
-    return Scheme(path, partial(_call_own, found, place))
+    return Scheme(path, partial(_call_own, scheme, place))
 
 
 def _call_own(function: Make, place: str, setup: SchemeInputs) -> Schedule:

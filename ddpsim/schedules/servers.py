@@ -41,7 +41,7 @@ class Servers(ServerPlaces):
     tictac: bool = flag("tictac")
 
 
-def parameter_server(setup: SchemeInputs, given: Servers) -> Schedule:
+def parameter_server(setup: SchemeInputs, options: Servers) -> Schedule:
     """Push each bucket's gradients when they are there, and pull its parameters after backward, before forward.
 
     Raises:
@@ -49,14 +49,16 @@ def parameter_server(setup: SchemeInputs, given: Servers) -> Schedule:
             their gradients.
     """
     world, per_node = setup.world_size, setup.ranks_per_node
-    given.check(world, per_node, "scheme 'parameter-server'")
-    hosts = given.hosts(world, per_node)
+    options.check(world, per_node, "scheme 'parameter-server'")
+    hosts = options.hosts(world, per_node)
     setup.check_sums_are_steps("parameter-server", STEPS_AT_ONCE)
     pushes = [
         replace(message, group=SERVERS, stream="push")
         for message in sums(setup, setup.buckets, "push", Operation.REDUCE)
     ]
-    places = setup.in_forward_order(setup.buckets) if given.tictac else range(len(pushes))
+    # A pull waits for its bucket's update, which takes the bucket's share of the optimizer's time by bytes, over the
+    # servers: each updates an equal part of it.
+    places = setup.in_forward_order(setup.buckets) if options.tictac else range(len(pushes))
     whole = setup.size_bytes(range(len(setup.parameters)))
     pulls = [
         replace(
@@ -75,11 +77,11 @@ def parameter_server(setup: SchemeInputs, given: Servers) -> Schedule:
         scheme="parameter-server",
         messages=(*pushes, *pulls),
         update="elsewhere",
-        sharding=Sharding(servers=world - given.trainers(world, per_node), hosts=hosts),
+        sharding=Sharding(servers=world - options.trainers(world, per_node), hosts=hosts),
         groups={SERVERS: world},
-        patterns={SERVERS: f"parameter-server:{given.text()}"},
+        patterns={SERVERS: f"parameter-server:{options.text()}"},
         broadcasts_buffers=False,
-        ranks_meet=not given.asynchronous,
+        ranks_meet=not options.asynchronous,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a scheme is told of the job whose schedule it makes, and the sums of gradients of which most are made."""
+"""`SchemeInputs`: what a scheme gets to know of a job; and sums of gradients, of which most schedules are made."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class SchemeInputs:
         world_size: ranks.
         every: of how many iterations the last one sends gradients.
         ready_s: by parameter, when its gradient is ready, from the start of backward; absent where it never is. Empty
-            where nobody knows: gradients then come in the order of the buckets.
-        use_s: by parameter, when forward first needs it, from the start of forward; empty where nobody knows: forward
+            where unknown: gradients then come in the order of the buckets.
+        use_s: by parameter, when forward first needs it, from the start of forward; empty where unknown: forward
             then needs parameters in registration order.
         accumulate: iterations of a step of the optimizer, where all are counted.
         ranks_per_node: consecutive ranks of one node.
-        update_s: what the optimizer takes for all parameters; 0 where nobody knows.
-        time_s: what an operation of so many bytes takes on the job's machine; None where nobody knows.
-        control_s: what hosts take to sum so many bytes by a library's name, `mpi` or `gloo`; None where nobody knows.
+        update_s: what the optimizer takes for all parameters; 0 where unknown.
+        time_s: what an operation of so many bytes takes on the job's machine; None where unknown.
+        control_s: what hosts take to sum so many bytes by a library's name, `mpi` or `gloo`; None where unknown.
         blocking: whether the host waits for a collective as torch's `wait` does on gloo: until it has ended, where on
             NCCL the device's stream does.
     """

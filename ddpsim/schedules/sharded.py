@@ -1,5 +1,7 @@
 """Schemes that shard parameters over ranks and gather them unit by unit, as torch's `fully_shard` does.
 
+Read `fully_shard`, then `_Units`, which makes each unit's messages.
+
 Source: `torch/distributed/fsdp/_fully_shard/{_fsdp_state,_fsdp_param_group,_fsdp_collectives}.py`, torch 2.13:
 
 - All-gathers and reduce-scatters have a CUDA stream each, but one communicator, in which they run in the order of their
@@ -54,7 +56,7 @@ Reshard = Literal["blocks", "all", "nothing"]
 True for the root too, or as False."""
 
 
-def fully_shard(setup: SchemeInputs, given: FullyShard) -> Schedule:
+def fully_shard(setup: SchemeInputs, options: FullyShard) -> Schedule:
     """`fully_shard` on every block and on the root: gathered before use, gradients reduce-scattered.
 
     Over all ranks (FSDP2), or on a mesh of two dimensions (HSDP): a copy of the model on every `given.shards` ranks,
@@ -64,13 +66,13 @@ def fully_shard(setup: SchemeInputs, given: FullyShard) -> Schedule:
         PlanError: where the shards do not divide the ranks.
     """
     world = setup.world_size
-    name, shards = ("fsdp2", world) if given.shards is None else (f"hsdp:{given.shards}", given.shards)
+    name, shards = ("fsdp2", world) if options.shards is None else (f"hsdp:{options.shards}", options.shards)
     if shards < 1 or world % shards:
         remedy = "give a divisor of the number of ranks"
         raise PlanError(f"{shards} shards do not divide a world of {world}", place=f"scheme {name!r}", remedy=remedy)
-    given.check_offload(setup, shards, name)
+    options.check_offload(setup, shards, name)
     setup.check_parameters(name)
-    units = _Units(setup, shards, given)
+    units = _Units(setup, shards, options)
     messages = [] if shards == 1 else units.unshard_forward()
     messages += units.list_backward()
     return Schedule(
@@ -82,7 +84,7 @@ def fully_shard(setup: SchemeInputs, given: FullyShard) -> Schedule:
             shards,
             units.find_most_gathered() if shards > 1 else 0,
             staging_bytes=0,
-            offload=HostOffload(given.host_update) if given.offload else None,
+            offload=HostOffload(options.host_update) if options.offload else None,
         ),
         broadcasts_buffers=False,
         groups={} if shards in (1, world) else {SHARD: shards, REPLICA: world // shards},
@@ -161,16 +163,16 @@ class _Units:
             `entered` of its own alone: the others are frozen, and nothing before them takes a gradient.
     """
 
-    def __init__(self, setup: SchemeInputs, shards: int, given: FullyShard) -> None:
-        self._setup, self._shards, self._precision = setup, shards, given.precision
-        self._offloaded = given.offload
-        self._reshard: Reshard = "nothing" if shards == 1 else given.reshard
-        self._forward_ahead, self._backward_ahead = given.forward_prefetch, given.backward_prefetch or 1
+    def __init__(self, setup: SchemeInputs, shards: int, options: FullyShard) -> None:
+        self._setup, self._shards, self._precision = setup, shards, options.precision
+        self._offloaded = options.offload
+        self._reshard: Reshard = "nothing" if shards == 1 else options.reshard
+        self._forward_ahead, self._backward_ahead = options.forward_prefetch, options.backward_prefetch or 1
         self._all = setup.all_parameters
         self._order = sorted(range(len(self._all)), key=lambda index: (setup.first_use((index,)), index))
         self._uses = self._trained(tuple(self._order))
-        self.root, blocks = units_of(self._all, given.wrap)
-        names = [] if given.wrap is None else list(blocks_of(self._all, given.wrap))
+        self.root, blocks = units_of(self._all, options.wrap)
+        names = [] if options.wrap is None else list(blocks_of(self._all, options.wrap))
         self._below = {unit: list_below(self._all, unit, names) for unit in blocks}
         first = [self.root] if self.root else []
         self.forward = first + sorted(blocks, key=lambda unit: setup.first_use(self._below[unit]))
@@ -236,11 +238,11 @@ class _Units:
         )  # fmt: skip
         if self._shards == 1:
             return [replace(scatter, id=f"sum {name}", op=Operation.ALLREDUCE, group=WORLD, blocks=(BACKWARD_END,))]
-        kept = self._host_bytes(own)
+        on_host = self._host_bytes(own)
         if copies == 1:
-            return [replace(scatter, to_host_bytes=kept)]
+            return [replace(scatter, to_host_bytes=on_host)]
         summed = replace(
-            scatter, id=f"sum {name}", op=Operation.ALLREDUCE, size_bytes=size // self._shards, to_host_bytes=kept,
+            scatter, id=f"sum {name}", op=Operation.ALLREDUCE, size_bytes=size // self._shards, to_host_bytes=on_host,
             after_messages=(scatter.id,), blocks=(BACKWARD_END,), group=REPLICA, stream="replicate",
         )  # fmt: skip
         return [scatter, summed]

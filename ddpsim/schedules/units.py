@@ -61,16 +61,16 @@ def blocks_of(parameters: Sequence[Parameter], wrap: Wrapped | None = None) -> d
     blocks: dict[str, list[int]] = {}
     lists: dict[str, set[str]] = {}
     for index, parameter in in_registration_order(parameters):
-        found = _block(parameter.name)
-        if found is not None:
-            blocks.setdefault(found, []).append(index)
-            lists.setdefault(_list(found), set()).add(found)
+        block = _block(parameter.name)
+        if block is not None:
+            blocks.setdefault(block, []).append(index)
+            lists.setdefault(_list(block), set()).add(block)
     return {name: tuple(members) for name, members in blocks.items() if len(lists[_list(name)]) > 1}
 
 
 def _group_wrapped(parameters: Sequence[Parameter], wrap: Wrapped) -> dict[str, tuple[int, ...]]:
     """Return the parameters of each module that one of `wrap` names, those of modules inside it left out."""
-    found: dict[str, list[int]] = {}
+    units: dict[str, list[int]] = {}
     met: set[str] = set()
     for index, parameter in in_registration_order(parameters):
         modules = parameter.name.split(".")[:-1]
@@ -80,11 +80,11 @@ def _group_wrapped(parameters: Sequence[Parameter], wrap: Wrapped) -> dict[str, 
             met.update(fitting)
             owner = ".".join(modules[:depth]) if fitting else owner
         if owner is not None:
-            found.setdefault(owner, []).append(index)
+            units.setdefault(owner, []).append(index)
     if unmet := [name for name in wrap if name not in met]:
         remedy = "name modules, with * for a number: encoder.layer.*"
         raise PlanError(f"no module with parameters is called {unmet[0]!r}", place="wrap", remedy=remedy)
-    return {name: tuple(members) for name, members in found.items()}
+    return {name: tuple(members) for name, members in units.items()}
 
 
 def _fits(modules: Sequence[str], pattern: Sequence[str]) -> bool:

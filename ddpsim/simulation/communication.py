@@ -1,6 +1,8 @@
 """What the ranks of a job share: one clock, one network, what carries their messages and copies their batches.
 
-What a simulated run takes as given, beside its workload, machine and options.
+Start at `JobResources.communication`, which makes a `Communication`: it carries each collective (`transfer`) and says
+what that costs the computation beside it (`slowdown`) and what the computation costs it (`on_busy`). `Assumptions` are
+the factors under which a run is made, other than 1 for the ends of bands.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.copies import CopyDemand, copies_of
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
-from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.network.fairness import alone_s
 from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.transport import Transport
@@ -47,8 +48,8 @@ from ddpsim.simulation.lanes import (
     share_of_together,
 )
 from ddpsim.simulation.parameter_servers import ServerLinks
-from ddpsim.simulation.setting import Scheduled
-from ddpsim.simulation.stages import StageLinks
+from ddpsim.simulation.rank_config import Scheduled
+from ddpsim.simulation.stage_links import StageLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK
@@ -60,7 +61,7 @@ WireFactor = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What a simulated run takes as given.
+    """The constants of a simulated run, and factors on parts of its time, by which bands and sensitivities are had.
 
     Attributes:
         calibration: constants in force; None is the priors.
@@ -177,7 +178,7 @@ class Communication:
         return ComputeSlowdown.of(costs, arithmetic_share, taken)
 
     def on_busy(self, lanes: Sequence[int] | None = None) -> OnBusy:
-        """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
+        """Return a callback for when a rank becomes busy or idle; it slows the collectives that the rank is part of.
 
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
 
@@ -186,13 +187,13 @@ class Communication:
         """
         among = [self.world, *self.lanes] if lanes is None else [self.lanes[lane] for lane in lanes]
         groups = dict.fromkeys(each.collectives for each in among)
-        told = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
+        listeners = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
         def on_busy(busy: bool) -> None:
-            for tell in told:
-                tell(busy)
+            for notify in listeners:
+                notify(busy)
 
-        return told[0] if len(told) == 1 else on_busy
+        return listeners[0] if len(listeners) == 1 else on_busy
 
     def transfer(self, collective: Collective) -> simpy.Event:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""
@@ -272,6 +273,7 @@ class JobResources:
             on: a network that another job is on too, so that links are those of each node; None is the job's own, where
                 one node's stand for those of all.
         """
+        # One node stands for all that are alike, but where two jobs share the fabric: links are then each node's own.
         rings = runs_in_rings(scheduled.schedule)
         options = replace(self.options.collective, rings=rings, expand=False)
         expanded = options if on is None else replace(options, expand=True)
@@ -281,31 +283,34 @@ class JobResources:
             make, over = partial(self._collectives, env, options), partial(self._over, env)
             links = StageLinks(env, self.placement, self.options.cut, self.options.tensor_parallel, ways, make, over)
             return Communication(env, self.costs, world, links.lanes(scheduled.lanes))
-        made, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
+        # A group that is all ranks, by no pattern of its own, sends as the world does: one transport, one network.
+        lane_groups, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
         # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
         network = world.collectives.network if EXPERT in groups else None
         for name, ranks in groups.items():
             part, together = part_of(self.placement, name, ranks)
             share = share_of_together(ranks, part) if name == DATA else 1.0
-            found = world.collectives
+            collectives = world.collectives
             if part is not self.placement or name in patterns or share != 1:
                 own = replace(options, algorithm=patterns[name]) if name in patterns else options
-                beside = None
+                shared_network = None
                 if network is not None:
-                    beside = SharedNetwork(network, (part.nodes, part.gpus_per_node, share))
-                found = self._collectives(env, own, part, beside, share)
-            made[name] = LaneGroup(found, ranks, together)
-        lanes = [made[group] for group, _ in scheduled.lanes]
+                    shared_network = SharedNetwork(network, (part.nodes, part.gpus_per_node, share))
+                collectives = self._collectives(env, own, part, shared_network, share)
+            lane_groups[name] = LaneGroup(collectives, ranks, together)
+        lanes = [lane_groups[group] for group, _ in scheduled.lanes]
+        # The other devices of each rank: a communicator each, from the same nodes by other GPUs, on the same network.
         for device in range(1, self.placement.devices):
             on = SharedNetwork(world.collectives.network, device)
             of_device = self._collectives(env, options, self.placement.of_device(device), on)
             lanes[device] = LaneGroup(of_device, world.ranks)
+        # Over gloo a pattern's messages are sends of one thread, one behind the other.
         if world.collectives.sends_in_line:
             latency_s = send_s(world.collectives, world.ranks)
             for number, (group, _) in enumerate(scheduled.lanes):
                 if group in patterns:
-                    line = StreamQueue(made[group].collectives.network, latency_s)
-                    lanes[number] = replace(made[group], line=line)
+                    line = StreamQueue(lane_groups[group].collectives.network, latency_s)
+                    lanes[number] = replace(lane_groups[group], line=line)
         meet = scheduled.schedule.ranks_meet or self.options.comm != "real"
         apart = None if meet else self._apart(env, scheduled, world.collectives)
         return Communication(env, self.costs, world, lanes, apart)
@@ -321,12 +326,12 @@ class JobResources:
             size_bytes, rate_limit = stage.copy_bytes, stage.limit_Bps
             known[BATCH] = copies_of(placement, together, size_bytes, rate_limit=rate_limit, in_turn=stage.in_turn)
 
-        def copy(asked: Copy) -> simpy.Event:
-            if asked.source is None and asked not in known:
+        def copy(copied: Copy) -> simpy.Event:
+            if copied.source is None and copied not in known:
                 return network.env.timeout(0.0)
-            if asked not in known:
-                known[asked] = copies_of(placement, ranks, asked.size_bytes, (asked.source, asked.target))
-            demand, capacities = known[asked]
+            if copied not in known:
+                known[copied] = copies_of(placement, ranks, copied.size_bytes, (copied.source, copied.target))
+            demand, capacities = known[copied]
             if self.options.fidelity == "closed":
                 return network.env.timeout(alone_s(demand, capacities))
             network.add(capacities)
@@ -356,6 +361,8 @@ class JobResources:
         """Return the collectives of a part of the ranks, each of which takes some share of its time."""
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
+            from ddpsim.collectives.gloo.transport import adapt_to_group
+
             calibration = adapt_to_group(calibration, self.placement.world_size, placement.world_size)
         key = (placement.nodes, placement.gpus_per_node, placement.device, placement.topology.visible_devices, options)
         if key not in self.transports:
@@ -366,8 +373,8 @@ class JobResources:
         self, env: simpy.Environment, transport: Transport, on: SharedNetwork | None, share: float = 1.0
     ) -> Collectives:
         """Return the collectives of a transport under the job's conditions."""
-        given = self.wire_factor
-        factor = given if share == 1 else lambda size_bytes: share * (1.0 if given is None else given(size_bytes))
+        wire = self.wire_factor
+        factor = wire if share == 1 else lambda size_bytes: share * (1.0 if wire is None else wire(size_bytes))
         own = scale_transport(transport, factor, self.latency)
         network, sender = (None, None) if on is None else on
         return Collectives.over(own, env, fidelity=self.options.fidelity, network=network, sender=sender)

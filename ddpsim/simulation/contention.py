@@ -5,9 +5,10 @@ written in its memory. So computation that is bound by arithmetic has M - c of M
 bound by memory what the collective leaves of its bandwidth: a GPU with more of both pays less. Kernels are cut to fill
 all multiprocessors in whole waves, so that some take a wave more however few are missing: the tail.
 
-Where somebody measured or gave `compute_slowdown`, that is the factor, whatever the collective.
+Where `compute_slowdown` was measured or set, that is the factor, whatever the collective.
 
-A `Processor` works at the speed that this leaves. Collectives in flight beside each other cost each other, too.
+A `Processor` works at the speed that this leaves; read `Processor.work` first. `slow_messages` is the other way round:
+what computation costs collectives. `ConcurrentCollectives` is what collectives in flight over gloo cost each other.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ddpsim.simulation.graph import Collective
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
 UNKNOWN_GPU = "A100"
-"""Whose multiprocessors and bandwidth stand for those of a GPU that nobody described."""
+"""Whose multiprocessors and bandwidth stand for those of a GPU that is not in the catalogue."""
 
 MOST = 0.9
 """Share of a GPU that collectives take at most: the scheduler leaves computation some blocks."""
@@ -119,7 +120,7 @@ def share_of(
     A ring sends 2(n-1)/n of an allreduce's message on each rank, a tree hardly more; a switch that adds gets it once.
 
     Args:
-        gpu: what nobody described of it is taken as of `UNKNOWN_GPU`.
+        gpu: what is not known of it is taken as of `UNKNOWN_GPU`.
     """
     if ranks == 1 or size_bytes == 0:
         return NOTHING
@@ -219,25 +220,26 @@ class Processor:
 
         Args:
             parts: after how many of the seconds each of its parts has ended, in order, and its number.
-            ends: by number of a part the moment of its end; written some time after that, before the work ends.
+            ends: by number of a part when it ended; written some time after that, before the work ends.
         """
         if seconds <= 0:
             return
         self.busy = True
         self._on_busy(True)
-        done, told, count, moments = 0.0, 0, len(parts), [] if ends is None else ends
+        # `done` of the seconds are over; at each change of speed, and at the end, parts that ended by then are written.
+        done, written, count, part_ends = 0.0, 0, len(parts), [] if ends is None else ends
         while done < seconds:
             factor, begin = self._factor, self.env.now
             self._under_way = parts, done, begin, factor
             timer = self._timer = self.env.timeout((seconds - done) * factor)
             yield timer
             reached = seconds if timer.processed else done + (self.env.now - begin) / factor
-            while told < count:
-                at, part = parts[told]
+            while written < count:
+                at, part = parts[written]
                 if at > reached:
                     break
-                moments[part] = begin + (at - done) * factor
-                told += 1
+                part_ends[part] = begin + (at - done) * factor
+                written += 1
             done = reached
         self.busy = False
         self._on_busy(False)

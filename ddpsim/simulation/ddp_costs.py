@@ -1,7 +1,7 @@
 """What DDP itself costs a rank beside wire time, as constants of a calibration.
 
 The microbenchmark of ddpexec measures each of them (key `ddp` of its file); without it those of
-`ddpsim.collectives.ddp_priors` hold.
+`ddpsim.collectives.ddp_priors` hold. Read `Costs`, field by field; `CodecCosts` is what a compression scheme adds.
 """
 
 from __future__ import annotations
@@ -165,11 +165,11 @@ class Costs:
             (c.name.removeprefix(f"{backend}.ddp."), fitted[c.name]) for c in CODEC_PRIORS[backend] if c.name in fitted
         ]
         given = frozenset(name.removeprefix(f"{backend}.ddp.") for name in found)
-        made = cls(**own, codecs=tuple(codecs), given=given)
+        costs = cls(**own, codecs=tuple(codecs), given=given)
         if not terms:
-            return made
-        linear: dict[str, Any] = {name: Linear.of(name, getattr(made, name)) for name in TIMES}
-        return replace(made, **linear, copy_Bps=Rate(made.copy_Bps, "copy_Bps"))
+            return costs
+        linear: dict[str, Any] = {name: Linear.of(name, getattr(costs, name)) for name in TIMES}
+        return replace(costs, **linear, copy_Bps=Rate(costs.copy_Bps, "copy_Bps"))
 
     def codec(self, scheme: str, *, one_thread: bool) -> Roofline:
         """Return what kernels and bytes of a compression scheme cost; as copies do where that was not measured.
@@ -250,7 +250,7 @@ class CodecCosts:
         parameters: of the model.
         world_size: messages that are gathered grow with it.
         costs: of DDP.
-        gpu: that encodes; None is a CPU, or a GPU that nobody described.
+        gpu: that encodes; None is a CPU, or a GPU that is not in the catalogue.
         one_thread: whether the host encodes.
     """
 
@@ -286,5 +286,5 @@ class CodecCosts:
         pauses = [0.0, *map(time_s, works[1:-1])]
         host_s = sum(work.kernels for work in works) * self._kernel_host_s
         messages = tuple(zip(pauses, sizes, strict=True))
-        found = self._known[bucket] = Encoding(messages, time_s(works[0]), time_s(works[-1]), host_s)
-        return found
+        encoding = self._known[bucket] = Encoding(messages, time_s(works[0]), time_s(works[-1]), host_s)
+        return encoding

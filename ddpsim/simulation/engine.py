@@ -1,4 +1,4 @@
-"""From a workload, a placement and options to a `Trace`."""
+"""From a workload, a placement and options to a `Trace`: `simulate`, by `run_job` and `trace_of`."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     job, graph, times, extent = ran.job, ran.graph, ran.times, ran.extent
     options, placement, backend = job.options, job.placement, job.backend
     ranks = [rank for rank in graph.ranks if rank.number >= 0]
-    parts = {draw.rank: setting.part for draw, setting in zip(ran.draws, ran.settings, strict=True)}
+    parts = {one.rank: config.part for one, config in zip(ran.simulated_ranks, ran.rank_configs, strict=True)}
+    # A rank of a pipeline numbers the parameters of its part; a trace has those of the model.
     records = [
         record if (part := parts[rank.number]).size == 1 else in_model(record, part.indices)
         for rank in ranks
@@ -131,17 +132,17 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     provenance = _provenance(ran.workload, placement, options, plan)
     if ran.shared.apart is not None:
         provenance |= ran.shared.apart.remarks()
-    # Without a word between them each goes its own way, and the slowest is what a step is told by.
+    # Without communication no rank waits for another, and the step is the slowest one's: the path is sought there.
     own_ways = ranks if options.comm != "real" else graph.ranks[:1]
-    found: Sequence[PathSpan] = ()
+    waited_for: Sequence[PathSpan] = ()
     if path:
         ways = (rank.iterations[extent.begin : extent.end] for rank in own_ways)
         ends = [(each[0].start, each[-1].end) for each in ways]
         first, last = max(ends, key=lambda pair: times.end[pair[1]] - times.end[pair[0]])
-        found = critical_path(graph, times, first, last, ran.shared.shares)
+        waited_for = critical_path(graph, times, first, last, ran.shared.shares)
     spans = spans_of(counted, backend)
     size, schedule, beside = placement.world_size, ran.schedule, ran.beside
-    return Simulated(size, backend, counted, spans, provenance, found, plan=plan, schedule=schedule, beside=beside)
+    return Simulated(size, backend, counted, spans, provenance, waited_for, plan=plan, schedule=schedule, beside=beside)
 
 
 def _repeat(ran: JobRun, counted: Sequence[Iteration]) -> Iterator[Iteration]:
@@ -159,8 +160,8 @@ def plan_of(ran: ResolvedJob) -> BucketPlan:
 
     Of a model in parts they are those of all of them, the first one's first.
     """
-    options, plans = ran.job.options, {each.part: each.plans.plan(ran.extent.end - 1) for each in ran.settings}
-    first = plans[ran.settings[0].part]
+    options, plans = ran.job.options, {each.part: each.plans.plan(ran.extent.end - 1) for each in ran.rank_configs}
+    first = plans[ran.rank_configs[0].part]
     plan = first if len(plans) == 1 else plan_in_model(plans, ran.workload.parameters)
     call = torch_line(options, first, [kind.workload for kind in ran.kinds if kind.place == 0])
     if (shared := options.ranks_a_copy) > 1 and call.caps is not None:
@@ -206,24 +207,24 @@ def simulate_local(
         placement: of the machine, over whose links a rank of several devices copies what passes between them.
     """
     cycle = options.accumulate
-    setting = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
+    rank_config = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
     env, graph = simpy.Environment(), StepGraph()
-    build_rank(graph, setting, 0, 1)
+    build_rank(graph, rank_config, 0, 1)
     [rank] = graph.ranks
-    run, stage = GraphRun(env, graph, None, 1), setting.input_stage
+    run, stage = GraphRun(env, graph, None, 1), rank_config.input_stage
     loader = None if stage is None else Loader(stage)
     # A slot of sixteen lanes, that the workload's GPU has to itself.
     facts = None if workload.gpu is None else gpu_facts(workload.gpu)
     slot_Bps = PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]  # noqa: N806
     batch_s = 0.0 if stage is None else stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
 
-    def copy(asked: Copy) -> simpy.Event:
-        if asked.source is None:
+    def copy(copied: Copy) -> simpy.Event:
+        if copied.source is None:
             return env.timeout(batch_s)
         # On a machine that is not known, the GPUs of a rank are in slots of their own.
         if placement is None:
-            return env.timeout(asked.size_bytes / slot_Bps)
-        return env.timeout(alone_s(*copies_of(placement, (0,), asked.size_bytes, (asked.source, asked.target))))
+            return env.timeout(copied.size_bytes / slot_Bps)
+        return env.timeout(alone_s(*copies_of(placement, (0,), copied.size_bytes, (copied.source, copied.target))))
 
     processors = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]
     run.add(rank, processors, loader=loader, copy=copy)

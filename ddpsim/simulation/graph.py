@@ -2,6 +2,9 @@
 
 A graph is data. `ddpsim.simulation.build` writes it, `ddpsim.simulation.run` executes it, and what a trace reads of it
 is in `RankGraph.iterations`. Nodes are numbered; node 0 is the origin, which has ended at time 0.
+
+Read `NodeKind`, which says how long each kind of node takes, then `StepGraph` and `RankGraph`: columns by node, and the
+resources that each take their nodes in order. `IterationNodes` and `MessageNodes` are what a trace is made of.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ BUFFERS: Literal["buffers"] = "buffers"
 """DDP's broadcast of rank 0's buffers, which has a cost of its own."""
 
 CollectiveKey = tuple[str, int, int]
-"""Operation, bytes and lane: what tells one collective's time from another's."""
+"""Operation, bytes and lane: collectives that have them in common take the same time alone."""
 
 ORIGIN = 0
 """The node that has ended when time begins."""
@@ -55,13 +58,13 @@ BETWEEN_DEVICES = "copies between a rank's devices"
 class NodeKind(IntEnum):
     """A kind says how long a node takes, and what it may be slowed by."""
 
-    MARK = 0  # no time; nothing waits for it, so that its moment may be told later
+    MARK = 0  # no time; nothing waits for it, so that its end may be written later
     EVENT = 1  # no time; others wait for it
     COMPUTE = 2  # seconds of the processor, which collectives of its rank slow
     SERVE = 3  # seconds of the host for DDP, slowed where a collective of its rank is in flight
     LASTING = 4  # the same, long enough to slow collectives
     DELAY = 5  # seconds, whatever else goes on
-    PACED = 6  # so many seconds after the moment at which the one before was due: a layer that sleeps
+    PACED = 6  # ends so many seconds after the one before was due: a layer that sleeps
     RESUME = 7  # counts what is due from now on, or later by the time since the node that it comes after began
     NOT_BEFORE = 8  # no sooner than seconds after the host has queued it
     WAIT = 9  # until all that it comes after has ended
@@ -160,7 +163,7 @@ class Collective:
 
     @property
     def key(self) -> CollectiveKey:
-        """What tells its time from another's."""
+        """What its time alone depends on."""
         return str(self.operation), self.size_bytes, self.lane
 
     @property
@@ -215,7 +218,7 @@ Interval = tuple[int, int]
 
 @dataclass(slots=True)
 class IterationNodes:
-    """These nodes tell one iteration of one rank: each part of it is a sum of intervals.
+    """The nodes from which one iteration of one rank is read: each part of it is a sum of intervals.
 
     Attributes:
         index: of the iteration.
@@ -293,12 +296,12 @@ class RankGraph:
             kind: of each node.
         """
         first = self.iterations[:iterations]
-        last, asked = first[-1].end, {mark for each in first for mark in (each.start, each.end)}
+        last, ends = first[-1].end, {mark for each in first for mark in (each.start, each.end)}
         host, copies, delays, *lanes = (
             nodes[: bisect_right(nodes, last)] for nodes in (self.host, self.copies, self.delays, *self.lanes)
         )
         streams = [
-            [node for node in stream[: bisect_right(stream, last)] if kind[node] is not NodeKind.MARK or node in asked]
+            [node for node in stream[: bisect_right(stream, last)] if kind[node] is not NodeKind.MARK or node in ends]
             for stream in self.streams
         ]
         nodes = range(self.nodes.start, last + 1)
@@ -332,7 +335,7 @@ class StepGraph:
     writing: Cause = Cause.OTHER
 
     def until(self, iterations: int) -> StepGraph:
-        """Return the graph of the first iterations, without marks that nobody asks for; nodes keep their numbers."""
+        """Return the graph of the first iterations, without marks other than their ends; nodes keep their numbers."""
         return replace(self, ranks=[rank.until(iterations, self.kind) for rank in self.ranks])
 
     def add(self, kind: NodeKind, seconds: float = 0.0, queued: int = ORIGIN, after: tuple[int, ...] = ()) -> int:
@@ -361,13 +364,13 @@ def beside_computing(graph: StepGraph, stream: Sequence[int]) -> set[int]:
 
     That is the model's own, and DDP's copies that go over into it without a wait.
     """
-    found, model_next = set[int](), False
+    work, model_next = set[int](), False
     for node in reversed(stream):
         kind = graph.kind[node]
         if kind is NodeKind.COMPUTE:
             model_next |= graph.cause[node] is not Cause.DDP
             if model_next:
-                found.add(node)
+                work.add(node)
         elif kind in (NodeKind.WAIT, NodeKind.COPY):
             model_next = False
-    return found
+    return work

@@ -55,7 +55,7 @@ class Keys:
     """Makes keys, equal for the same question to the same version, here and elsewhere."""
 
     def __init__(self) -> None:
-        # Thousands of points share a few objects: each is told once, and stays here, so that no other has its id.
+        # Thousands of points share a few objects: each is hashed once, and kept here, so that no other gets its id.
         self._seen: dict[int, tuple[object, str]] = {}
 
     def of(self, *parts: object) -> str:
@@ -74,8 +74,8 @@ class Keys:
             return self._join_parts(tuple(getattr(counted, each.name) for each in fields(Job)))
         if id(part) not in self._seen:
             # A cap of 25 is a cap of 25.0.
-            said = json.dumps(json.loads(json.dumps(_contents(part), default=str), parse_float=_whole))
-            self._seen[id(part)] = part, hashlib.sha256(said.encode()).hexdigest()
+            text = json.dumps(json.loads(json.dumps(_contents(part), default=str), parse_float=_whole))
+            self._seen[id(part)] = part, hashlib.sha256(text.encode()).hexdigest()
         return self._seen[id(part)][1]
 
 

@@ -1,7 +1,8 @@
 """The run of a resolved job, alone or beside another: when each node began and ended, and the period that comes of it.
 
-Two jobs on one fabric run in one simulation, and their messages share the links between switches. The other job trains
-for as long as the one that is asked about: it is given steps until it outlasts that.
+Read `start`, which builds the graphs of all simulated ranks and lets them begin. `BesideRun` runs two jobs on one
+fabric in one simulation, where their messages share the links between switches. The other job trains for as long as the
+one that is asked about: it is given steps until it outlasts that.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class OtherJob:
-    """What was seen of the job beside.
+    """The job that ran beside the one asked about.
 
     Attributes:
         workload: its name.
@@ -90,46 +91,49 @@ def start(
         progress: as that of `run_job`.
         on: a network that another job is on too; None is one of the job's own.
     """
-    settings = job.settings
-    shared = job.job.communication(env, settings[0].scheduled(0), on)
+    rank_configs = job.rank_configs
+    shared = job.job.communication(env, rank_configs[0].scheduled(0), on)
     graph = StepGraph()
-    for draw, setting in zip(job.draws, settings, strict=True):
-        build_rank(graph, setting, draw.rank, len(shared.lanes))
+    for simulated, rank_config in zip(job.simulated_ranks, rank_configs, strict=True):
+        build_rank(graph, rank_config, simulated.rank, len(shared.lanes))
     run = make_graph_run(job, shared, graph)
     if progress is not None:
         report(run, graph.ranks[0], progress)
     return JobRun(
-        job.job, job.workload, job.kinds, job.draws, settings, job.extent,
+        job.job, job.workload, job.kinds, job.simulated_ranks, rank_configs, job.extent,
         graph, run, run.times, shared,
     )  # fmt: skip
 
 
 def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGraph) -> GraphRun:
     """Return a run of a graph that has yet to be run, each rank on its resources."""
-    job, draws, settings = resolved.job, resolved.draws, resolved.settings
+    job, simulated_ranks, rank_configs = resolved.job, resolved.simulated_ranks, resolved.rank_configs
     env, apart = shared.env, shared.apart
     transfer = shared.transfer if job.options.comm == "real" else None
     run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
-    told: dict[tuple[int, ...], OnBusy] = {}
-    for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
+    # Ranks, and devices, on the same lanes share one counter of who is busy: any one of them slows the messages.
+    on_busy: dict[tuple[int, ...], OnBusy] = {}
+    for simulated, rank_config, rank in zip(simulated_ranks, rank_configs, graph.ranks, strict=True):
         network, several = shared.collectives.network, len(rank.streams) > 1
-        slowdown = shared.slowdown(setting.costs, setting.gpu, setting.workload.arithmetic_share)
-        stage = None if setting.execution.one_thread else setting.input_stage
+        slowdown = shared.slowdown(rank_config.costs, rank_config.gpu, rank_config.workload.arithmetic_share)
+        # A batch on a CPU is where it is computed: loading takes time, a copy none.
+        stage = None if rank_config.execution.one_thread else rank_config.input_stage
         processors: list[Processor] = []
         for device in range(len(rank.streams)):
             used = tuple(number for number, nodes in enumerate(rank.lanes) if nodes)
             lanes = (device,) if several else used
-            if lanes not in told:
-                told[lanes] = shared.on_busy(lanes or None)
+            if lanes not in on_busy:
+                on_busy[lanes] = shared.on_busy(lanes or None)
             # What a rank sends by itself is slowed by itself, and has no kind of hops, as a pattern has none.
-            own = None if apart is None else slow_messages(apart.network, job.costs, {}, draw.rank)
-            processors.append(Processor(env, slowdown, own or told[lanes], job.costs.copy_slowdown, setting.late_s))
+            own = None if apart is None else slow_messages(apart.network, job.costs, {}, simulated.rank)
+            tell = own or on_busy[lanes]
+            processors.append(Processor(env, slowdown, tell, job.costs.copy_slowdown, rank_config.late_s))
         run.add(
             rank,
             processors,
-            loader=None if setting.input_stage is None else Loader(setting.input_stage),
-            copy=job.copy(stage, network, draw.stands_for) if graph.copies else None,
-            channel=None if apart is None else apart.connect(draw.rank),
+            loader=None if rank_config.input_stage is None else Loader(rank_config.input_stage),
+            copy=job.copy(stage, network, simulated.stands_for) if graph.copies else None,
+            channel=None if apart is None else apart.connect(simulated.rank),
         )
     return run
 
@@ -143,7 +147,7 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], _Se
     """
     dropped = any(run.job.options.drop.values())
     steps = run.job.options.periodic.get("steps", 1)
-    found = []
+    periods_s = []
     for rank in run.graph.ranks:
         if rank.number < 0:
             continue
@@ -158,8 +162,8 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], _Se
         # numpy's own median imports masked arrays, which takes longer than all medians of a command.
         ordered, count = np.sort(means, axis=0), len(means)
         median_s = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-        found.append(np.mean(means, axis=0) if dropped else median_s)
-    slowest: _Seconds = np.max(found, axis=0)
+        periods_s.append(np.mean(means, axis=0) if dropped else median_s)
+    slowest: _Seconds = np.max(periods_s, axis=0)
     return slowest
 
 
@@ -182,7 +186,7 @@ _ROOM = 1.3
 """Steps of the other job that are simulated over those that it would have made at its pace so far."""
 
 _LEAST_SHARE = 0.05
-"""Share of a job that has been run, at least, by which its other steps are foretold."""
+"""Share of a job that has been run, at least, by which the number of its steps is guessed."""
 
 _LEAST_S = 1e-6
 """Seconds of an iteration that computes nothing."""
@@ -208,23 +212,25 @@ class BesideRun:
         """Return the run of `resolved`, beside which the other job trains until it has ended.
 
         Raises:
-            InputError: process groups of fewer ranks, whose links are not told apart; more steps of the other than
+            InputError: process groups of fewer ranks, whose links are not simulated apart; more steps of the other than
                 `MOST_STEPS` and `MOST_GRADIENTS` allow.
         """
         _refuse_groups(resolved, "this job")
         other = self._job_of(1)
         own_s, other_s = _computing_s(resolved), _computing_s(other)
         steps = math.ceil(resolved.extent.total * own_s / other_s / self.other.job.period) + 2
+        # How many steps the other makes is known only when both have run: it is given as many as it would make by
+        # itself, and more, from the share that it lasted for, until it outlasts the job asked about.
         while True:
             most = min(MOST_STEPS, MOST_GRADIENTS // len(other.workload.parameters) // self.other.job.period)
             if steps > max(most, 1):
                 what = f"the job beside makes more than {most} steps in {resolved.extent.total} of this one's"
                 remedy = "ask for fewer `iterations`, or write a job whose step is longer"
                 raise InputError(what, place="beside", remedy=remedy)
-            found = self._run_together(resolved, self._job_of(steps), other_s, progress)
-            if isinstance(found, JobRun):
-                return found
-            steps = math.ceil(steps * _ROOM / max(found, _LEAST_SHARE))
+            outcome = self._run_together(resolved, self._job_of(steps), other_s, progress)
+            if isinstance(outcome, JobRun):
+                return outcome
+            steps = math.ceil(steps * _ROOM / max(outcome, _LEAST_SHARE))
 
     def _job_of(self, steps: int) -> ResolvedJob:
         job, workload = self.other.job, self.other.workload
@@ -234,9 +240,9 @@ class BesideRun:
         same = self.calibration is not None and self.calibration.backend == library
         assumed, total = Assumptions(self.calibration if same else None), steps * options.period
         extent = SimulatedIterations(0, total, total)
-        found = resolve({**self.workloads, None: workload}, self.placement, options, assumed, extent=extent)
-        _refuse_groups(found, "the job beside it")
-        return found
+        resolved = resolve({**self.workloads, None: workload}, self.placement, options, assumed, extent=extent)
+        _refuse_groups(resolved, "the job beside it")
+        return resolved
 
     def _run_together(
         self, own: ResolvedJob, other: ResolvedJob, other_s: float, progress: Progress | None
@@ -269,7 +275,7 @@ class BesideRun:
         begun: list[JobRun],
         ended: simpy.Event,
     ) -> Process:
-        """Let the other job begin by its phase later, and tell when it has ended."""
+        """Let the other job begin by its phase later, and trigger `ended` when it is over."""
         yield env.timeout(self.other.phase * other_s)
         begun.append(start(other, env, None, SharedNetwork(network, "other")))
         yield begun[0].run.done()
@@ -286,5 +292,5 @@ def _refuse_groups(resolved: ResolvedJob, whose: str) -> None:
 
 def _computing_s(resolved: ResolvedJob) -> float:
     """Return what a rank of a job computes in an iteration, or its host spends: an iteration is as long at least."""
-    pace = resolved.settings[0].pace(0)
+    pace = resolved.rank_configs[0].pace(0)
     return max(pace.work_s + pace.optimizer_work, pace.host_s + pace.optimizer_host, _LEAST_S)

@@ -23,9 +23,9 @@ class Linear(float):
 
     def __new__(cls, value: SupportsFloat, terms: Terms) -> Linear:
         """Return a number worth `value`."""
-        made = float.__new__(cls, value)
-        made.terms = terms
-        return made
+        number = float.__new__(cls, value)
+        number.terms = terms
+        return number
 
     @classmethod
     def of(cls, name: str, value: float) -> Linear:
@@ -67,9 +67,9 @@ class Rate(float):
 
     def __new__(cls, value: SupportsFloat, name: str) -> Rate:
         """Return the constant `name`."""
-        made = super().__new__(cls, value)
-        made.name = name
-        return made
+        number = super().__new__(cls, value)
+        number.name = name
+        return number
 
     def __rtruediv__(self, other: float) -> Linear:
         """Return `other` divided by this rate."""

@@ -11,8 +11,8 @@ import simpy
 
 from ddpsim.collectives.network.fairness import LinkId
 from ddpsim.collectives.network.fluid import Demand, Network
-from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scale_demand
+from ddpsim.collectives.transport import RankPaths
 from ddpsim.common.operation import Operation
 from ddpsim.schedules.servers import count_sendable
 from ddpsim.simulation.graph import Collective
@@ -90,9 +90,9 @@ class ServerLinks:
 
     def remarks(self) -> dict[str, dict[str, float]]:
         """Return what was measured beside times: gradients counted, the mean of their staleness, and the most."""
-        found, total = self.staleness, self.staleness.total()
-        mean = sum(late * times for late, times in found.items()) / total if total else 0.0
-        return {"servers": {"gradients": total, "staleness_mean": mean, "staleness_most": max(found, default=0)}}
+        staleness, total = self.staleness, self.staleness.total()
+        mean = sum(late * times for late, times in staleness.items()) / total if total else 0.0
+        return {"servers": {"gradients": total, "staleness_mean": mean, "staleness_most": max(staleness, default=0)}}
 
 
 def describe_staleness(staleness: Mapping[str, float]) -> str:
@@ -130,10 +130,8 @@ class ServerConnection:
         yield links.network.transfer(demand, self._rank) if line is None else line.send(demand)
         if collective.operation is Operation.REDUCE:
             links.count_push(self._rank, bucket)
-            self._take(bucket)
-
-    def _take(self, pushed: Bucket) -> None:
-        """Note which update of each bucket is sent back, now that the servers have updated by `pushed`."""
-        for bucket in self._pulls[self._taken : self._sendable[pushed]]:
-            self._links.note_pull(self._rank, bucket)
-        self._taken = self._sendable[pushed] % len(self._pulls)
+            # Servers have updated by it: what they send back from now on, of each bucket, is this update.
+            sendable = self._sendable[bucket]
+            for pulled in self._pulls[self._taken : sendable]:
+                links.note_pull(self._rank, pulled)
+            self._taken = sendable % len(self._pulls)

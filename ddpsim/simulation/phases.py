@@ -1,4 +1,8 @@
-"""Builds what an iteration does around forward and backward: batches, buffers, turns of devices, the optimizer."""
+"""Builds what an iteration does around forward and backward: batches, buffers, turns of devices, the optimizer.
+
+In the order of an iteration: `PreForwardBuilder`, then, behind backward or under the next forward, `OptimizerBuilder`.
+`DeviceTurns` passes forward and backward from device to device of a rank that has several.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from ddpsim.simulation.graph import BATCH, BUFFERS, BUFFERS_PART, Cause, Copy, I
 from ddpsim.simulation.jobs.updates import OptimizerUpdate
 from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.rank_builder import RankBuilder
-from ddpsim.simulation.setting import Launches, RankConfiguration
+from ddpsim.simulation.rank_config import Launches, RankConfiguration
 from ddpsim.workload.devices import DevicePart, buffer_devices
 
 TIME_BYTES = 8
@@ -22,18 +26,18 @@ class PreForwardBuilder:
 
     Args:
         to: the rank's resources.
-        setting: what the rank runs.
+        rank_config: what the rank runs.
     """
 
-    def __init__(self, to: RankBuilder, setting: RankConfiguration) -> None:
-        self._to, self._setting = to, setting
+    def __init__(self, to: RankBuilder, rank_config: RankConfiguration) -> None:
+        self._to, self._rank_config = to, rank_config
         self._device = not to.one_thread
         self._batch: int | None = None
-        self._buffer_bytes = _find_buffer_bytes(setting)
+        self._buffer_bytes = _find_buffer_bytes(rank_config)
 
     def take_batch(self, nodes: IterationNodes) -> None:
         """Have the batch on the device; where the stage is pipelined, load the next one and copy it meanwhile."""
-        to, stage = self._to, self._setting.input_stage
+        to, stage = self._to, self._rank_config.input_stage
         if stage is None:
             return
         if not self._device:
@@ -42,7 +46,7 @@ class PreForwardBuilder:
                 to.compute(stage.load_s)
             else:
                 to.on_host(NodeKind.LOAD)
-            nodes.input = (begun, to.moment())
+            nodes.input = (begun, to.mark())
             return
         if stage.pipelined:
             batch = self._fetch_batch() if self._batch is None else self._batch
@@ -67,17 +71,17 @@ class PreForwardBuilder:
         Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
         (`ddpexec.ddp.bucket_schedule`).
         """
-        to, setting = self._to, self._setting
-        held, options, costs = setting.plans.held.get(nodes.index), setting.options, setting.costs
+        to, rank_config = self._to, self._rank_config
+        held, options, costs = rank_config.plans.held.get(nodes.index), rank_config.options, rank_config.costs
         if held is None:
             return
         everybody = options.consensus != "rank0" or options.find_unused_parameters
-        count, told = len(held.decision.expected), setting.ranks if everybody else 1
-        begun, host_s = to.event(), count * (costs.expect_s + costs.agree_s * told) + costs.launch_s
+        count, receivers = len(held.decision.expected), rank_config.ranks if everybody else 1
+        begun, host_s = to.event(), count * (costs.expect_s + costs.agree_s * receivers) + costs.launch_s
         rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
         operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
         to.host(host_s) if self._device else to.serve(host_s)
-        launched = to.collective(TIME_BYTES * count * told, (to.event(),), operation, 0)
+        launched = to.collective(TIME_BYTES * count * receivers, (to.event(),), operation, 0)
         if self._device:
             to.add_on_stream(NodeKind.WAIT, after=(launched,))
             to.synchronise()
@@ -90,13 +94,15 @@ class PreForwardBuilder:
 
     def broadcast(self, nodes: IterationNodes) -> None:
         """Let rank 0's buffers be everybody's, where the iteration before was synced."""
-        to, setting = self._to, self._setting
-        if not self._buffer_bytes or (nodes.index > 0 and not setting.is_synced(nodes.index - 1)):
+        to, rank_config = self._to, self._rank_config
+        if not self._buffer_bytes or (nodes.index > 0 and not rank_config.is_synced(nodes.index - 1)):
             return
-        costs, count, sizes_of = setting.costs, len(setting.workload.buffers), self._buffer_bytes
+        costs, count, sizes_of = rank_config.costs, len(rank_config.workload.buffers), self._buffer_bytes
         flattened_s, launch_s = _price_apart(count * costs.buffer_s), _price_apart(costs.launch_s)
         copies_s = _price_apart(costs.copies_s(count, sum(map(sum, sizes_of.values()))))
-        lane = setting.scheduled(nodes.index).buffers_lane
+        lane = rank_config.scheduled(nodes.index).buffers_lane
+        # torch's `_sync_buffers` flattens the buffers of a dtype, broadcasts each and copies them back before forward
+        # goes on: on a device the stream waits for each, a thread for all of them together.
         if self._device:
             to.host(flattened_s)
             whole = sum(map(sum, sizes_of.values()))
@@ -115,7 +121,7 @@ class PreForwardBuilder:
                 # What ranks conferred on before has its own interval.
                 begun = nodes.held_up[-1][1]
         else:
-            begun = to.moment()
+            begun = to.mark()
             to.on_host(NodeKind.DELAY, flattened_s)
             waits = []
             for size in sizes_of[0]:
@@ -125,11 +131,11 @@ class PreForwardBuilder:
         nodes.broadcast.append((begun, to.event()))
 
 
-def _find_buffer_bytes(setting: RankConfiguration) -> dict[int, list[int]]:
+def _find_buffer_bytes(rank_config: RankConfiguration) -> dict[int, list[int]]:
     """Return the messages of a broadcast by device, of which torch makes one a dtype; none where nothing is sent."""
-    own, options = setting.workload, setting.options
-    wanted = options.broadcast_buffers and options.comm == "real" and setting.scheduled(0).schedule.broadcasts_buffers
-    if not (setting.ddp and wanted):
+    own, options, schedule = rank_config.workload, rank_config.options, rank_config.scheduled(0).schedule
+    wanted = options.broadcast_buffers and options.comm == "real" and schedule.broadcasts_buffers
+    if not (rank_config.ddp and wanted):
         return {}
     sizes: dict[tuple[int, str], int] = {}
     several = own.devices
@@ -137,10 +143,10 @@ def _find_buffer_bytes(setting: RankConfiguration) -> dict[int, list[int]]:
     for device, buffer in zip(where, own.buffers, strict=True):
         key = device, buffer.dtype
         sizes[key] = sizes.get(key, 0) + buffer.size_bytes
-    found: dict[int, list[int]] = {}
+    sizes_of: dict[int, list[int]] = {}
     for (device, _), size in sorted(sizes.items(), key=lambda each: each[0][0]):
-        found.setdefault(device, []).append(size)
-    return found
+        sizes_of.setdefault(device, []).append(size)
+    return sizes_of
 
 
 def _price_apart(seconds: float) -> float:
@@ -156,13 +162,13 @@ class OptimizerBuilder:
 
     Attributes:
         to: the rank's resources.
-        setting: what the rank runs.
+        rank_config: what the rank runs.
         nodes: of the iteration.
         launches: what it launches and waits for.
     """
 
     to: RankBuilder
-    setting: RankConfiguration
+    rank_config: RankConfiguration
     nodes: IterationNodes
     launches: Launches
 
@@ -172,6 +178,7 @@ class OptimizerBuilder:
         That a device waits between two of them is no time of the optimizer's.
         """
         to, nodes, launches, updates = self.to, self.nodes, self.launches, self.launches.scheduled.updates
+        # Points are announced whether or not the optimizer steps, for messages may wait for them in each iteration.
         if to.one_thread:
             for update in updates:
                 if nodes.stepped:
@@ -180,14 +187,16 @@ class OptimizerBuilder:
                 else:
                     to.launch_all(nodes, launches.mark_passed(*update.after))
             return
+        # What the first update waits for comes before the optimizer's time begins, what later ones wait for is taken
+        # off again: an interval that runs backwards, from its end to its begin.
         if updates and nodes.stepped:
             to.take_in(nodes, launches.take_waits(*updates[0].before))
-        nodes.optimizer_begun = to.moment()
+        nodes.optimizer_begun = to.mark()
         for number, update in enumerate(updates):
             if nodes.stepped and number:
-                paused = to.moment()
+                paused = to.mark()
                 to.take_in(nodes, launches.take_waits(*update.before))
-                nodes.optimizer.append((to.moment(), paused))
+                nodes.optimizer.append((to.mark(), paused))
             if nodes.stepped:
                 self._compute(update)
             if number + 1 < len(updates):
@@ -195,13 +204,13 @@ class OptimizerBuilder:
         to.add_on_stream(NodeKind.NOT_BEFORE)
         if updates:
             to.launch_all(nodes, launches.mark_passed(*updates[-1].after))
-        if "after_optimizer" in self.setting.workload.synchronises:
+        if "after_optimizer" in self.rank_config.workload.synchronises:
             to.synchronise()
 
     def add_before_use(self, update: OptimizerUpdate) -> None:
         """Let the device, or the only thread, update parameters before forward needs them."""
-        to, host_s = self.to, self.setting.pace(self.nodes.index).optimizer_host * update.share
-        begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
+        to, host_s = self.to, self.rank_config.pace(self.nodes.index).optimizer_host * update.share
+        begun, writing, to.graph.writing = to.mark(), to.graph.writing, Cause.OPTIMIZER
         if not to.one_thread:
             self._compute(update)
             to.add_on_stream(NodeKind.NOT_BEFORE)
@@ -211,7 +220,7 @@ class OptimizerBuilder:
         else:
             to.compute(host_s)
         to.graph.writing = writing
-        self.nodes.optimizer.append((begun, to.moment()))
+        self.nodes.optimizer.append((begun, to.mark()))
         to.launch_all(self.nodes, self.launches.mark_passed(*update.after))
 
     def _compute(self, update: OptimizerUpdate) -> None:
@@ -220,14 +229,14 @@ class OptimizerBuilder:
             self.to.synchronise()
             self.to.host(update.host_s)
             return
-        shares, pace = self.setting.execution.devices, self.setting.pace(self.nodes.index)
+        shares, pace = self.rank_config.execution.devices, self.rank_config.pace(self.nodes.index)
         for number, part in enumerate(shares):
             self.to.on_device(number)
-            begun = self.to.moment() if len(shares) > 1 else None
+            begun = self.to.mark() if len(shares) > 1 else None
             self.to.device(pace.optimizer_work * update.share * part)
             self.to.host(pace.optimizer_host * update.share * part)
             if begun is not None:
-                self.nodes.parts.append((number, "optimizer", (begun, self.to.moment())))
+                self.nodes.parts.append((number, "optimizer", (begun, self.to.mark())))
         self.to.on_device(0)
 
 
@@ -261,13 +270,13 @@ class DeviceTurns:
         to.on_device(target)
         free = to.event()
         to.on_device(source)
-        made = to.moment()
+        computed = to.mark()
         waited = to.add_on_stream(NodeKind.WAIT, after=(free,))
         copied = to.copy(Copy(source, target, self._parts[min(source, target)].sent_bytes), to.stream)
         to.on_device(target)
-        nodes.parts += [(source, self._name, (self._begun, made)), (source, "copy", (waited, copied))]
+        nodes.parts += [(source, self._name, (self._begun, computed)), (source, "copy", (waited, copied))]
         self._begun = to.add_on_stream(NodeKind.WAIT, after=(copied,))
-        return made, waited
+        return computed, waited
 
     def go_back(self, nodes: IterationNodes, target: int, begun: int) -> int:
         """Let backward go on on `target`, with the copies that lead there; it may come back to where it has been.
@@ -306,4 +315,4 @@ class DeviceTurns:
         if not self._parts:
             return
         self._to.on_device(self._lowest if self._name == "backward" else self._to.current)
-        nodes.parts.append((self._to.current, self._name, (self._begun, self._to.moment())))
+        nodes.parts.append((self._to.current, self._name, (self._begun, self._to.mark())))

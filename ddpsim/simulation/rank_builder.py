@@ -1,7 +1,8 @@
 """Writes what one rank does into a graph: work of host and device, messages, and waits for them.
 
 A rank on a CPU, and one whose layers sleep, does all on one thread; a GPU has a host that launches and a stream that
-follows. Callers say what is done, here stands on which resource.
+follows. Callers say what is done, here stands on which resource: each method appends nodes where the program has come
+to. `launch` and `_send` are a message's life, the rest is work and waits.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class RankBuilder:
     def gradient(self, work_s: float, host_s: float, owed_s: float, copy_s: float) -> int:
         """Let the device work and its host launch that, then the device copy the gradient; return where that was there.
 
-        It adds what `device`, `host`, `moment` and `copies` would, in one go: most nodes of a step are these.
+        It adds what `device`, `host`, `mark` and `copies` would, in one go: most nodes of a step are these.
 
         Args:
             work_s: nothing where it came with the gradient before it.
@@ -137,6 +138,8 @@ class RankBuilder:
             copy_s: nothing where it is not copied.
         """
         graph, compute, writing = self.graph, self.stream, self.graph.writing
+        # Numbers follow from how many nodes there are: [kernels,] launch, completion[, copy]. The kernels run behind
+        # what the host did before; completion and copy wait for this launch, for the hook is called when it is over.
         launched = len(graph.kind)
         if work_s > 0:
             graph.kind.append(NodeKind.COMPUTE)
@@ -174,10 +177,10 @@ class RankBuilder:
         self.stream.append(node)
         return node
 
-    def copy(self, asked: Copy, queue: list[int]) -> int:
+    def copy(self, copied: Copy, queue: list[int]) -> int:
         """Queue a copy, as of now on the host, on a computing stream or on the copy engine."""
         node = self.graph.add(NodeKind.COPY, 0.0, self._host)
-        self.graph.copies[node] = asked
+        self.graph.copies[node] = copied
         queue.append(node)
         return node
 
@@ -204,12 +207,16 @@ class RankBuilder:
         if seconds > 0:
             self.graph.cause[self.on_host(NodeKind.LASTING if lasting else NodeKind.SERVE, seconds)] = Cause.DDP
 
-    def moment(self) -> int:
-        """Return a node that ends here: on the stream of a device, else on the thread. Nothing may wait for it."""
+    def mark(self) -> int:
+        """Return a node whose end is this place of the program: on the stream of a device, else on the thread.
+
+        It is there to be read in a trace. On a device it is part of a stretch of work, whose parts' ends are written
+        when the stretch is over, so that nothing may wait for it: that takes an `event`.
+        """
         return self._host if self.one_thread else self.add_on_stream(NodeKind.MARK)
 
     def event(self) -> int:
-        """Return a node that ends here, and that others wait for."""
+        """Return a node whose end is this place of the program, and for which others may wait."""
         return self._host if self.one_thread else self.add_on_stream(NodeKind.EVENT)
 
     # Messages.
@@ -252,12 +259,14 @@ class RankBuilder:
             self.launch(iteration, message, owed_s)
             self.on_device(here)
             return
+        # What it comes after may not have been sent yet: in the first iteration, or where not every one sends it.
         before = [self._sent[number].done for number in message.after if number in self._sent]
         if message.host_awaits:
             for done in before:
                 if self.one_thread:
                     self.expose(iteration, done)
                 else:
+                    # It is over before any later kernel begins, which it cannot come upon any more.
                     self._entering.pop(done, None)
                     self.on_host(NodeKind.WAIT, after=(done,))
             before = []
@@ -268,12 +277,14 @@ class RankBuilder:
             self.serve(fill_s + costs.launch_s)
             filled = self._host
         else:
+            # The collective's stream waits for an event on the computing one, as torch records it before each launch.
             self.host(owed_s + encoding.host_s + len(encoding.messages) * costs.launch_s)
             ready = filled = self.event()
             if fill_s > 0:
                 self.copies(fill_s)
                 filled = self.event()
         self._send(iteration, message, ready, (filled, *before))
+        # Its start takes something of the next kernel, which is not written yet: `device` charges it there.
         if not self.one_thread and self._enter_s > 0:
             self._entering[self._sent[message.number].done] = self.current, len(encoding.messages)
         if not message.blocking:
@@ -295,10 +306,10 @@ class RankBuilder:
         """
         since = self._host
         sent = self.send(message.size_bytes, lane, message.operation)
-        begun = since if self.one_thread else self.moment()
+        begun = since if self.one_thread else self.mark()
         self._wait(sent, *also)
         self.resume(since)
-        iteration.layers.append(LayerNodes(sent, begun, self.moment(), message.before is None))
+        iteration.layers.append(LayerNodes(sent, begun, self.mark(), message.before is None))
 
     def send(self, size_bytes: int, lane: int | None, operation: Operation = Operation.SENDRECV) -> int:
         """Let the host launch a message, which goes once all that came before is done; return it."""
@@ -317,10 +328,10 @@ class RankBuilder:
 
     def outstanding(self, planned: Iterable[PlannedMessage]) -> list[MessageNodes]:
         """Return those of `planned` that have been launched and not been waited for, as they are from now on."""
-        found = [sent for message in planned if not (sent := self._sent[message.number]).awaited]
-        for sent in found:
+        launched = [sent for message in planned if not (sent := self._sent[message.number]).awaited]
+        for sent in launched:
             sent.awaited = True
-        return found
+        return launched
 
     def take_in(self, iteration: IterationNodes, planned: Iterable[PlannedMessage]) -> None:
         """Wait for those of `planned` that have not been waited for, and copy out what they brought."""
@@ -338,7 +349,7 @@ class RankBuilder:
             self.serve(self._costs.finish_s + sent.planned.write_back_s, lasting=True)
         else:
             self.copies(sent.planned.write_back_s)
-        sent.written = self.moment()
+        sent.written = self.mark()
         self.on_device(here)
 
     def expose(self, iteration: IterationNodes, done: int) -> None:

@@ -55,9 +55,13 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
     input_s = None if nodes.input is None else total([nodes.input])
     layers_s = sum(end[each.ended] - end[each.begun] for each in nodes.layers)
     if not rank.one_thread:
+        # On a device an interval is from event to event of its stream, whatever lay in between. Forward begins with
+        # the iteration, so that batch, broadcast and waits are taken off; backward holds copies and waits of DDP. A
+        # thread notes each stretch of computing by itself.
         in_forward_s = total((each.begun, each.ended) for each in nodes.layers if each.forward)
         forward_s -= (input_s or 0.0) + broadcast_s + held_up_s + in_forward_s
         backward_s -= nodes.copied_s + _idle_s(nodes, times)
+        # It ends where the next iteration begins, when it has no interval of its own.
         optimizer_s += 0.0 if nodes.optimizer_begun is None else end[nodes.end] - end[nodes.optimizer_begun]
     return Iteration(
         rank=rank.number,
@@ -73,7 +77,7 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
         input_s=input_s,
         synced=nodes.synced,
         stepped=nodes.stepped,
-        buckets=tuple(found for sent in nodes.messages if (found := _message(sent, times)) is not None),
+        buckets=tuple(record for sent in nodes.messages if (record := _message(sent, times)) is not None),
         gradients=tuple(
             Gradient(parameter=parameter, hook_s=end[hook], ready_s=end[ready])
             for parameter, hook, ready in nodes.gradients
@@ -111,9 +115,9 @@ def in_model(record: Iteration, indices: Sequence[int]) -> Iteration:
 
 
 def _idle_s(nodes: IterationNodes, times: NodeTimes) -> float:
-    """Return for how long a device stood in backward on account of DDP: what it idled more, and waited."""
-    stood = [(times.stood[begun], times.stood[ended]) for begun, ended in nodes.backward]
-    idled_s, waited_s = (sum(after[which] - before[which] for before, after in stood) for which in (0, 1))
+    """Return for how long a device computed nothing in backward on account of DDP: what it idled more, and waited."""
+    idled = [(times.idled[begun], times.idled[ended]) for begun, ended in nodes.backward]
+    idled_s, waited_s = (sum(after[which] - before[which] for before, after in idled) for which in (0, 1))
     return max(0.0, idled_s - nodes.idle_s) + waited_s
 
 
@@ -161,7 +165,7 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
     Where two could have held a node up, the one that ended later did; of two that ended at once, the resource's own.
     """
     before = _find_before(graph)
-    found: list[tuple[int, str, float, float]] = []
+    steps: list[tuple[int, str, float, float]] = []
     begin_s, node, now_s = times.end[begin], last, times.end[last]
 
     def spend(node: int, until_s: float, causes: Sequence[tuple[str, float]]) -> None:
@@ -171,20 +175,27 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
         for number, (cause, share) in reversed([*enumerate(causes)]) if whole_s > 0 else ():
             # Shares sum to one but for rounding and for what is too little to name: the first cause takes what is left.
             start_s = until_s if number == 0 else max(until_s, now_s - share * whole_s)
-            found.append((node, cause, start_s, now_s))
+            steps.append((node, cause, start_s, now_s))
             now_s = start_s
         now_s = min(now_s, until_s)
 
-    meetings = _meetings(graph)
+    # By lane and number, the nodes of all ranks that meet there.
+    meetings: dict[tuple[int, int], list[int]] = {}
+    for each, collective in graph.collectives.items():
+        meetings.setdefault((collective.lane, collective.number), []).append(each)
+    # Back in time from `last`, from each node to the one that held it up, until `begin`. `now_s` is the moment before
+    # which nothing is explained yet: spans join without gaps, for `spend` moves it and nothing else does.
     while now_s > begin_s and node != ORIGIN:
-        if (collective := graph.collectives.get(node)) is not None:
+        if (sent := graph.collectives.get(node)) is not None:
             wire_s = min(times.wire[node], now_s)
-            spend(node, wire_s, shares(collective))
+            spend(node, wire_s, shares(sent))
             if times.begin[node] < wire_s:
-                came = [each for each in meetings[collective.lane, collective.number] if times.begin[each] <= wire_s]
+                # The rank waited for others: the path goes on, on the rank that came last.
+                came = [each for each in meetings[sent.lane, sent.number] if times.begin[each] <= wire_s]
                 node = max(came, key=times.begin.__getitem__)
-        place = (node, *before.get(node, ()))
-        held_up = _find_latest(graph, times, place, now_s)
+        candidates = (*before.get(node, ()), *graph.after[node], graph.queued[node])
+        ended = [each for each in candidates if times.end[each] <= now_s]
+        held_up = max(ended, key=times.end.__getitem__, default=ORIGIN)
         # The node's own time, after all that it comes after.
         cause, kind = CAUSES[graph.cause[node]], graph.kind[node]
         if kind is NodeKind.COLLECTIVE:
@@ -195,14 +206,14 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
             cause = BETWEEN_DEVICES
         spend(node, times.end[held_up], ((cause, 1.0),))
         node = held_up
-    return _spans(graph, found[::-1])
+    return _spans(graph, steps[::-1])
 
 
-def _spans(graph: StepGraph, found: Sequence[tuple[int, str, float, float]]) -> list[PathSpan]:
+def _spans(graph: StepGraph, steps: Sequence[tuple[int, str, float, float]]) -> list[PathSpan]:
     """Return nodes, causes and times as spans; what is of one cause on one stream without a break is one."""
-    stream_of = _streams(graph, {node for node, *_ in found})
+    stream_of = _streams(graph, {node for node, *_ in steps})
     spans: list[PathSpan] = []
-    for node, cause, start_s, end_s in found:
+    for node, cause, start_s, end_s in steps:
         stream = stream_of.get(node, "delays")
         if spans and (spans[-1].stream, spans[-1].cause) == (stream, cause):
             spans[-1] = replace(spans[-1], end_s=end_s)
@@ -213,39 +224,23 @@ def _spans(graph: StepGraph, found: Sequence[tuple[int, str, float, float]]) -> 
 
 def _streams(graph: StepGraph, nodes: set[int]) -> dict[int, str]:
     """Return the stream of each of `nodes`, by the name that a trace gives it."""
-    found: dict[int, str] = {}
+    stream_of: dict[int, str] = {}
     for place, rank in enumerate(graph.ranks):
         whose = "" if place == 0 else f"{LAST_RANK if rank.number < 0 else f'rank {rank.number}'}: "
         lanes = ((communication_stream(lane), mine) for lane, mine in enumerate(rank.lanes))
         streams = ((compute_stream(device), mine) for device, mine in enumerate(rank.streams))
         computing = ((COMPUTE if rank.one_thread else HOST, rank.host), *streams)
         for name, mine in (*computing, ("copies", rank.copies), *lanes):
-            found.update((node, whose + name) for node in mine if node in nodes)
-    return found
+            stream_of.update((node, whose + name) for node in mine if node in nodes)
+    return stream_of
 
 
 def _find_before(graph: StepGraph) -> dict[int, tuple[int, ...]]:
     """Return the nodes before each on its resource: of a lane all, for several are in flight."""
-    found: dict[int, tuple[int, ...]] = {}
+    before: dict[int, tuple[int, ...]] = {}
     for rank in graph.ranks:
         for nodes in (rank.host, *rank.streams, rank.copies):
-            found.update((after, (first,)) for first, after in pairwise(nodes))
+            before.update((after, (first,)) for first, after in pairwise(nodes))
         for nodes in rank.lanes:
-            found.update((node, tuple(nodes[max(0, place - 2) : place])) for place, node in enumerate(nodes))
-    return found
-
-
-def _meetings(graph: StepGraph) -> dict[tuple[int, int], list[int]]:
-    """Return by lane and number the nodes of all ranks that meet there."""
-    found: dict[tuple[int, int], list[int]] = {}
-    for node, collective in graph.collectives.items():
-        found.setdefault((collective.lane, collective.number), []).append(node)
-    return found
-
-
-def _find_latest(graph: StepGraph, times: NodeTimes, place: Sequence[int], now_s: float) -> int:
-    """Return which of what a node comes after ended last, no later than `now_s`."""
-    node, *before = place
-    candidates = (*before, *graph.after[node], graph.queued[node])
-    ended = [each for each in candidates if times.end[each] <= now_s]
-    return max(ended, key=lambda each: times.end[each], default=ORIGIN)
+            before.update((node, tuple(nodes[max(0, place - 2) : place])) for place, node in enumerate(nodes))
+    return before

@@ -1,8 +1,8 @@
 """Everything that a step rests on, from workload, machine, options and calibration: found here once, or refused.
 
-Below, nothing looks a GPU up, judges what was asked for, or asks what kind of clock a workload was recorded on.
-
-What cannot be simulated, and is refused before anything is: node templates, extents and schedules.
+Below, nothing looks a GPU up, refuses an option, or asks what kind of clock a workload was recorded on. `resolve` is
+the order in which things are known; the `check_*` before it refuse node templates, extents and schedules that cannot be
+simulated.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from ddpsim.simulation.jobs.device_split import check_devices
 from ddpsim.simulation.jobs.graph_cuts import split_into_graphs
 from ddpsim.simulation.jobs.job_options import NO_INPUT
 from ddpsim.simulation.jobs.plans import Plans, PolicyView, plans_of
-from ddpsim.simulation.jobs.representatives import RankKind, SimulatedRank, draws_of
+from ddpsim.simulation.jobs.representatives import RankKind, SimulatedRank, representatives_of
 from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.jobs.stages import ModelPart, pace_of_part
 from ddpsim.simulation.lanes import check_layer_groups
+from ddpsim.simulation.rank_config import NOTHING, RankConfiguration
 from ddpsim.simulation.scheduling import (
     BucketSchedules,
     carry_out,
@@ -42,7 +43,6 @@ from ddpsim.simulation.scheduling import (
     merge_ranks,
     schedule_of,
 )
-from ddpsim.simulation.setting import NOTHING, RankConfiguration
 from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
@@ -86,14 +86,14 @@ def check_templates(placement: Placement, workloads: Mapping[str | None, Workloa
 
 
 def check_extent(iterations: int, parameters: int, kinds: int = 1) -> None:
-    """Refuse what would record more moments than memory holds.
+    """Refuse what would record more times than memory holds.
 
     Raises:
         InputError: too many iterations, for so many parameters and kinds of ranks.
     """
-    if (moments := iterations * kinds * parameters) > MOST_MOMENTS:
+    if (records := iterations * kinds * parameters) > MOST_MOMENTS:
         ranks = f"{kinds} kinds of ranks" if kinds > 1 else "a rank"
-        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
+        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {records:.3g} moments to record"
         remedy = f"ask for fewer `iterations`, micro-batches (`accumulate`) or `stragglers`: at most {MOST_MOMENTS} fit"
         raise InputError(what, remedy=remedy)
 
@@ -173,22 +173,22 @@ class ResolvedJob:
         job: what its ranks compute and communicate on.
         workload: of rank 0, as it was asked for.
         kinds: of ranks.
-        draws: who is simulated for which of them; by rank of the graph, as `settings`.
-        settings: what each simulated rank runs.
+        simulated_ranks: who is simulated for which of them; by rank of the graph, as `rank_configs`.
+        rank_configs: what each simulated rank runs.
         extent: which iterations are simulated, and which of them count.
     """
 
     job: JobResources
     workload: Workload
     kinds: Sequence[RankKind]
-    draws: Sequence[SimulatedRank]
-    settings: Sequence[RankConfiguration]
+    simulated_ranks: Sequence[SimulatedRank]
+    rank_configs: Sequence[RankConfiguration]
     extent: SimulatedIterations
 
     @property
     def schedule(self) -> Schedule:
         """What rank 0 sends in the first iteration."""
-        return self.settings[0].scheduled(0).schedule
+        return self.rank_configs[0].scheduled(0).schedule
 
 
 Workloads = Mapping[str | None, Workload]
@@ -225,6 +225,7 @@ def resolve(
         PlanError: a schedule that cannot be carried out.
     """
     workloads: Workloads = {None: workload} if isinstance(workload, Workload) else workload
+    # First what was asked for against itself, the workload and the ranks: nothing is looked up for what is refused.
     workload, assumed = workloads[None], assumed or Assumptions()
     calibration, options = assumed.calibration, assumed.scale(options)
     placement = assumed.on(placement)
@@ -244,13 +245,17 @@ def resolve(
     gpu = gpu_of(workload.gpu, workload.provenance)
     costs = Costs.of(backend, calibration, gpu, scale_host=options.scale_host)
     costs_of = partial(Costs.of, backend, calibration, terms=True, scale_host=options.scale_host)
+    # An assumed factor is on what the workload's own host does: DDP's costs are constants with doubts of their own.
     options = replace(options, scale_host=options.scale_host * assumed.host)
     parts = options.parts(workload)
     kinds = list(_kinds_of(workloads, placement, options, costs, parts))
     if not options.ranks_meet:
+        # Where ranks do not wait for each other none stands for another: whom it meets at a server differs.
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
-    draws, planned = ([], None) if drawn is None else drawn
+    simulated_ranks, planned = ([], None) if drawn is None else drawn
     schedules, ranks = [NOTHING.schedule], placement.world_size
+    # The reducer's schedules differ from iteration to iteration, where a policy rebuilds buckets: `BucketSchedules`
+    # makes them below. Any other is one for all iterations, or one for each part of the model.
     if options.fixed_schedule:
         schedules.clear()
         for part in parts:
@@ -262,23 +267,26 @@ def resolve(
     if extent is None:
         extent = SimulatedIterations.of(options, max(options.iterations_of(kind.workload) for kind in kinds))
     extent = extent.fit(options, schedule)
+    # Micro-batches that one stands for are no events, but records in the trace.
     repeated = (extent.end - extent.begin) // options.period * extent.repeats
     check_extent(extent.end + repeated, len(kinds[0].workload.parameters), len(kinds))
-    draws = draws or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
-    settings = list(_settings_of(draws, parts, ranks, options, costs_of, extent.total, planned))
+    if not simulated_ranks:
+        simulated_ranks = [one for kind in kinds for one in representatives_of(kind, options, extent.total, ranks)]
+    rank_configs = list(_rank_configs_of(simulated_ranks, parts, ranks, options, costs_of, extent.total, planned))
     if assumed.input != 1:
-        settings = [each.with_input(assumed.input) for each in settings]
+        rank_configs = [each.with_input(assumed.input) for each in rank_configs]
     if not options.fixed_schedule:
-        settings = carry_out(settings, partial(BucketSchedules, gloo=backend == "gloo"))
+        rank_configs = carry_out(rank_configs, partial(BucketSchedules, gloo=backend == "gloo"))
     else:
         copy_s = byte_copy_s(placement) if schedule.sharding.offload and not kinds[0].workload.one_clock else 0.0
         if schedule.one_process:
-            settings = [merge_ranks(each, ranks) for each in settings]
+            rank_configs = [merge_ranks(each, ranks) for each in rank_configs]
         make = partial(make_ready, lanes=lanes_of(schedules), gloo=backend == "gloo", host_copy_s=copy_s)
-        settings = carry_out(settings, lambda each: in_every_iteration(make(schedules[each.part.place], each)))
+        rank_configs = carry_out(rank_configs, lambda each: in_every_iteration(make(schedules[each.part.place], each)))
     job = JobResources(placement, options, calibration, backend, costs, gpu, assumed.wire_factor, assumed.latency)
-    _check_transports(job, settings[0], extent)
-    return ResolvedJob(job, workload, kinds, draws, settings, extent)
+    # Last, for it makes the transports: a search for channels, whose result the run takes from `job`.
+    _check_transports(job, rank_configs[0], extent)
+    return ResolvedJob(job, workload, kinds, simulated_ranks, rank_configs, extent)
 
 
 def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None) -> ResolvedJob | None:
@@ -293,12 +301,12 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
     if before.fixed_schedule or before.compiled or before.disturbed or before.order is not None:
         return None
     options = replace(before, caps=caps, plan=plan)
-    plans = Plans([0], [options.bucket_plan(resolved.draws[0].kind.workload)])
-    settings = [replace(each, options=options, plans=plans) for each in resolved.settings]
-    settings = carry_out(settings, partial(BucketSchedules, gloo=resolved.job.backend == "gloo"))
+    plans = Plans([0], [options.bucket_plan(resolved.simulated_ranks[0].kind.workload)])
+    rank_configs = [replace(each, options=options, plans=plans) for each in resolved.rank_configs]
+    rank_configs = carry_out(rank_configs, partial(BucketSchedules, gloo=resolved.job.backend == "gloo"))
     job = replace(resolved.job, options=options)
-    _check_transports(job, settings[0], resolved.extent)
-    return replace(resolved, job=job, settings=settings)
+    _check_transports(job, rank_configs[0], resolved.extent)
+    return replace(resolved, job=job, rank_configs=rank_configs)
 
 
 def resolve_alone(
@@ -317,9 +325,9 @@ def resolve_alone(
     kind = RankKind(range(1), workload, scaled)
     check_extent(total, len(workload.parameters))
     costs_of = partial(Costs.of, options.backend_for(workload), calibration, scale_host=options.scale_host)
-    drawn = list(draws_of(kind, options, total))
-    [setting] = _settings_of(drawn, options.parts(workload), 0, options, costs_of, total)
-    return setting
+    drawn = list(representatives_of(kind, options, total))
+    [rank_config] = _rank_configs_of(drawn, options.parts(workload), 0, options, costs_of, total)
+    return rank_config
 
 
 def _kinds_of(
@@ -328,7 +336,8 @@ def _kinds_of(
     """Yield the ranks by workload, straggler factor, unused parameters and part of the model, lowest rank first."""
     trainers = scheme_named(options.scheme).trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workloads[None].parameters) for rank in options.unused}
-    nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
+    # What no rank uses has no gradient anywhere; what some rank uses, others still reduce as zeros.
+    no_gradient: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
     members: dict[tuple[str | None, float, frozenset[int], int], list[int]] = {}
     for node_class in placement.classes:
         name = node_class.template.workload
@@ -342,6 +351,7 @@ def _kinds_of(
                     place = options.cut.place_of(rank, placement.world_size, options.tensor_parallel)
                 kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset()), place
                 members.setdefault(kind, []).append(rank)
+    # Ranks of one kind differ by their draws alone. The kind of rank 0 is first: a trace and a schedule are its.
     for (name, factor, unused_here, place), ranks in sorted(members.items(), key=lambda each: min(each[1])):
         source = workloads[name]
         beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not source.timed
@@ -350,7 +360,7 @@ def _kinds_of(
         if len(parts) > 1:
             scaled, source = [pace_of_part(each, parts[place]) for each in scaled], parts[place].workload
         if unused_here:
-            scaled = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
+            scaled = [leave_unused(each, unused_here, no_gradient, source.parameters) for each in scaled]
         if options.compiled:
             scaled = split_into_graphs(scaled, source, options, factor, costs.graph_s, costs.graph_passes)
         spread, of_nodes = (0.0, 0.0) if source.timed else (costs.pace_spread, costs.node_spread)
@@ -359,8 +369,8 @@ def _kinds_of(
         yield RankKind(sorted(ranks), source, own, spread, jitter, beside_others, of_nodes, nodes, place)
 
 
-def _settings_of(
-    draws: Sequence[SimulatedRank],
+def _rank_configs_of(
+    simulated_ranks: Sequence[SimulatedRank],
     parts: Sequence[ModelPart],
     ranks: int,
     options: Options,
@@ -373,60 +383,65 @@ def _settings_of(
     Args:
         parts: of the model, by place.
         ranks: of the job; 0 is one process without DDP.
-        costs_of: tells DDP's costs on a GPU, or on a CPU.
+        costs_of: returns DDP's costs on a GPU, or for None on a CPU.
         total: iterations.
         planned: buckets; None are those of the options.
     """
-    cycle, first = options.sync_every, draws[0].kind.workload
-    draws, dropped = _leave_layers_out(draws, options) if options.drop else (draws, lambda iteration: frozenset())
+    cycle, first = options.sync_every, simulated_ranks[0].kind.workload
+    simulated_ranks, dropped = _leave_layers_out(simulated_ranks, options)
     plans = planned
     if plans is None and len(parts) == 1:
-        views = [view for draw in draws for view in draw.seen]
+        views = [view for simulated in simulated_ranks for view in simulated.seen]
         plans = plans_of(options, first, views, range(cycle - 1, total, cycle), total)
+    # Of one workload all but the pace is equal, and of thousands of parameters takes long to find.
     alike: dict[int, RankConfiguration] = {}
-    for draw in draws:
-        own = draw.kind.workload
+    for simulated in simulated_ranks:
+        own = simulated.kind.workload
         if id(own) not in alike:
             gpu, parameters = gpu_of(own.gpu, own.provenance), own.parameters
             costs, codec = costs_of(gpu), None
             stage = None if options.input_stage == NO_INPUT else options.input_of(own)
             if options.compression != "none":
                 codec = CodecCosts(options.codec, parameters, max(ranks, 1), costs, gpu=gpu, one_thread=own.one_clock)
-            part = parts[draw.kind.place]
+            part = parts[simulated.kind.place]
             model = ExecutionModel(own.one_clock, own.timed, own.device_shares)
             of_own = plans or Plans([0], [options.bucket_plan(own, part.indices)])
             alike[id(own)] = RankConfiguration(
-                own, part, model, gpu, options, costs, of_own, draw.pace, dropped, codec,
+                own, part, model, gpu, options, costs, of_own, simulated.pace, dropped, codec,
                 [costs.copies_s(1, each.size_bytes) for each in parameters] if ranks else [],
                 total, max(ranks, 1), ddp=ranks > 0, input_stage=stage,
             )  # fmt: skip
-        yield replace(alike[id(own)], pace=draw.pace)
+        yield replace(alike[id(own)], pace=simulated.pace)
 
 
 def _leave_layers_out(
-    draws: Sequence[SimulatedRank], options: Options
+    simulated_ranks: Sequence[SimulatedRank], options: Options
 ) -> tuple[Sequence[SimulatedRank], Callable[[int], frozenset[int]]]:
     """Return ranks without the layers that each iteration leaves out, and whose parameters those are, by iteration."""
-    parameters = draws[0].kind.workload.parameters
+    if not options.drop:
+        return simulated_ranks, lambda iteration: frozenset()
+    parameters = simulated_ranks[0].kind.workload.parameters
     plan = options.drop_plan(parameters)
     dropped = find_dropped(plan, options.sync_every)
-    for draw in draws:
-        check_left(plan, draw.kind.paces, parameters)
+    for simulated in simulated_ranks:
+        check_left(plan, simulated.kind.paces, parameters)
     left = partial(leave_out, dropped=dropped, parameters=parameters)
-    seen = [[PolicyView(left(each.pace), each.context) for each in draw.seen] for draw in draws]
-    return [replace(draw, pace=left(draw.pace), seen=own) for draw, own in zip(draws, seen, strict=True)], dropped
+    seen = [[PolicyView(left(each.pace), each.context) for each in simulated.seen] for simulated in simulated_ranks]
+    return [
+        replace(one, pace=left(one.pace), seen=own) for one, own in zip(simulated_ranks, seen, strict=True)
+    ], dropped
 
 
-def _check_transports(job: JobResources, setting: RankConfiguration, extent: SimulatedIterations) -> None:
+def _check_transports(job: JobResources, rank_config: RankConfiguration, extent: SimulatedIterations) -> None:
     """Refuse a job whose messages nothing on its machine can carry; what was made for that is kept.
 
     Raises:
         InputError: no such transport, or more single transfers than bearable.
     """
     options = job.options
-    shared = job.communication(simpy.Environment(), setting.scheduled(0))
+    shared = job.communication(simpy.Environment(), rank_config.scheduled(0))
     if options.fidelity == "steps" and options.comm == "real":
-        schedule = setting.scheduled(extent.total - 1).schedule
+        schedule = rank_config.scheduled(extent.total - 1).schedule
         own = WORLD in schedule.patterns
         messages = [(each.op, each.size_bytes) for each in schedule if each.group == WORLD and not own]
         shared.collectives.check_extent(messages, extent.total // options.sync_every)

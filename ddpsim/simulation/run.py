@@ -1,7 +1,10 @@
 """Runs a graph on SimPy: each resource takes its nodes in order, each node begins when what it comes after has ended.
 
-A device's host is a clock that runs ahead of the simulation: what it does takes its time whatever else goes on, until
-it waits for a node. Work that it has queued already is done by the device in one go.
+Start at `GraphRun.add`, which starts a process for each resource of a rank; `_Resources` has what each process does.
+
+Two shortcuts keep events few, without moving any time. A device's host is a clock that runs ahead of the simulation:
+what it does takes its time whatever else goes on, until it waits for a node. And work that the host has queued already
+is one stretch of the device, however many kernels it has.
 """
 
 from __future__ import annotations
@@ -33,13 +36,13 @@ class NodeTimes:
 
     Attributes:
         wire: by collective, when the last rank had arrived.
-        stood: by event of a device, for how long until then it had idled, and waited for messages.
+        idled: by event of a device, for how long until then it had waited for its host, and for messages.
     """
 
     begin: list[float]
     end: list[float]
     wire: dict[int, float] = field(default_factory=dict)
-    stood: dict[int, tuple[float, float]] = field(default_factory=dict)
+    idled: dict[int, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -68,6 +71,7 @@ class GraphRun:
         self._transfer, self._streams, self.meets = transfer, streams, transfer is not None
         self._events: dict[int, simpy.Event] = {}
         lanes = zip(*(rank.lanes for rank in graph.ranks), strict=True)
+        # A rank without messages on a lane is no member of its group: nobody waits for it there.
         self._members = [sum(bool(nodes) for nodes in lane) for lane in lanes]
         self._meetings: dict[tuple[int, int], _Rendezvous] = {}
 
@@ -107,6 +111,7 @@ class GraphRun:
     def _communicate(self, resources: _Resources, lanes: Sequence[Sequence[int]]) -> None:
         for nodes in lanes:
             if nodes:
+                # The streams of a lane take from one iterator: the next collective goes to whichever is free first.
                 queue = iter(nodes)
                 for _ in range(self._streams):
                     self.env.process(resources.communicate(queue))
@@ -200,7 +205,9 @@ class _Resources:
                 clock = self.loader.take(clock)
             else:
                 yield from run.all_ended(run.graph.after[node])
+                # The clock may be ahead of what it has waited for: that had ended before the host came here.
                 clock = max(clock, run.env.now)
+            # An end in the simulation's future: who waits for the node sleeps until then (`_wait_queued`).
             end[node] = clock
             if self.queued:
                 for event in self.queued:
@@ -217,6 +224,8 @@ class _Resources:
             if kind is NodeKind.COMPUTE:
                 yield from self.processor.work(seconds)
             elif kind is NodeKind.PACED:
+                # A layer that sleeps is due so long after the one before was, not after that one ended: what DDP did
+                # in between delays it only by what exceeds its sleep.
                 due += seconds
                 if due > env.now:
                     yield env.timeout(due - env.now)
@@ -227,6 +236,7 @@ class _Resources:
             elif kind is NodeKind.WAIT:
                 yield from run.all_ended(graph.after[node])
             elif kind is NodeKind.RESUME:
+                # Either a phase begins now, or the rest of it comes later by as long as the rank has waited.
                 after = graph.after[node]
                 due = due + env.now - run.times.end[after[0]] if after else env.now
             elif kind is NodeKind.LOAD:
@@ -240,6 +250,7 @@ class _Resources:
         """Let a device's computing stream do what its host has queued, in order."""
         run, env, graph, nodes = self.run, self.run.env, self.run.graph, self.stream
         kinds, begin, end, queued = graph.kind, run.times.begin, run.times.end, graph.queued
+        # Sums since the run began, noted at each event: between two events the device idled for their difference.
         idle_s = waited_s = 0.0
         place, count = 0, len(nodes)
         while place < count:
@@ -251,6 +262,8 @@ class _Resources:
             kind = kinds[node]
             place += 1
             if kind is NodeKind.COMPUTE:
+                # One event for the whole stretch; `work` writes when each part ends. No other resource waits for a
+                # part: those wait for events, at which a stretch stops.
                 place, seconds, parts = self._find_queued_work(place, max(now, end[queued[node]]))
                 yield from self.processor.work(seconds, parts, end)
                 continue
@@ -266,7 +279,7 @@ class _Resources:
                     idle_s += moment_s - now
                     yield env.timeout(moment_s - now)
             elif kind is NodeKind.EVENT:
-                run.times.stood[node] = idle_s, waited_s
+                run.times.idled[node] = idle_s, waited_s
             run.mark_ended(node)
 
     def communicate(self, queue: Iterator[int]) -> Process:
@@ -278,6 +291,7 @@ class _Resources:
             # Whatever waits for the collective before goes on first, so that computation may be under way again.
             yield env.timeout(0.0)
             yield from run.all_ended(run.graph.after[node])
+            # Its blocks get in when kernels of the model that are queued have left them room (`Costs.late_kernels`).
             if processor.late_s > 0 and processor.part_under_way() in self.computing:
                 yield env.timeout(processor.late_s)
             times.begin[node] = env.now
@@ -288,6 +302,7 @@ class _Resources:
             elif run.meets:
                 yield run.meet(node)
             processor.collective_ends(collective)
+            # Without communication (`comm=noop`) ranks do not meet, and bytes take no time.
             times.wire.setdefault(node, env.now)
             run.mark_ended(node)
 
@@ -303,6 +318,7 @@ class _Resources:
     def _wait_queued(self, host: int) -> Process:
         """Wait until the host has come to a node, and until its end."""
         env, end = self.run.env, self.run.times.end
+        # The host wakes all who wait for it at each of its nodes, so that one may have to wait again.
         while end[host] == _NEVER:
             event = env.event()
             self.queued.append(event)
@@ -320,6 +336,7 @@ class _Resources:
         while place < count:
             node = nodes[place]
             kind, queued_s = kinds[node], end[queued[node]]
+            # What the host queues only later may still be held up; what is queued by now runs back to back.
             if queued_s > now_s:
                 break
             if kind is compute:
@@ -332,7 +349,7 @@ class _Resources:
 
 
 def report(run: GraphRun, rank: RankGraph, progress: Progress) -> None:
-    """Let `progress` be told of each iteration of `rank` that ends."""
+    """Call `progress` whenever an iteration of `rank` ends."""
     total = len(rank.iterations)
     done = iter(range(1, total + 1))
 

@@ -1,6 +1,7 @@
-"""The schedule of a simulated job: what its scheme is told of it, and ranks made ready to carry out what it makes.
+"""The schedule of a simulated job: what its scheme gets to know of the job, and how a rank carries the schedule out.
 
-A schedule made ready for a rank says where in forward and backward that stops, and what each message costs it.
+`schedule_of` has the scheme make it. `make_ready` turns it into a `Scheduled` for one kind of rank: where forward and
+backward stop for its messages, and what each message costs that rank in copies and host time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ddpsim.simulation.graph import PlannedMessage
 from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.jobs.updates import updates_of
 from ddpsim.simulation.lanes import part_of, share_of_together
-from ddpsim.simulation.setting import RankConfiguration, Scheduled
+from ddpsim.simulation.rank_config import RankConfiguration, Scheduled
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.iteration_profile import IterationProfile
@@ -74,12 +75,12 @@ def schedule_of(
         return make_transport(placement, library, known).time_s(Operation.ALLREDUCE, size_bytes)
 
     setup = replace(setup, control_s=control_s)
-    made = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
+    schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
     experts = workload.experts
     if experts is None:
-        return options.cut.on_ranks(made, place, tensor, data, workload.boundary_bytes)
+        return options.cut.on_ranks(schedule, place, tensor, data, workload.boundary_bytes)
     among = placement.world_size // experts.ranks
-    return beside_experts(made, experts.ranks, among, workload.parameters, experts.parameters)
+    return beside_experts(schedule, experts.ranks, among, workload.parameters, experts.parameters)
 
 
 def schedule_of_buckets(
@@ -98,7 +99,7 @@ def setup_of(
     *,
     blocking: bool,
 ) -> SchemeInputs:
-    """Return what a scheme is told of a job: its buckets, and when gradients come and parameters are needed."""
+    """Return the inputs of a scheme: a job's buckets, and when gradients come and parameters are needed."""
     ready = np.nanmax(workload.gradient_ready_s, axis=0, initial=0.0) * options.scale_compute
     shares = workload.forward_shares().device_s
     forward_s = float(median(workload.forward.device_s)) * options.scale_compute
@@ -131,29 +132,29 @@ _MAIN_LANE: Lane = (WORLD, "main")
 
 def make_ready(
     schedule: Schedule,
-    setting: RankConfiguration,
+    rank_config: RankConfiguration,
     lanes: Sequence[Lane],
     *,
     gloo: bool,
     host_copy_s: float = 0.0,
 ) -> Scheduled:
-    """Return `schedule` for ranks that compute as `setting` says.
+    """Return `schedule` for ranks that compute as `rank_config` says.
 
     Args:
         lanes: of all ranks.
         gloo: whether it is carried out over gloo, whose messages start when the host launches them.
         host_copy_s: of a byte between host and device.
     """
-    workload, options = setting.workload, setting.options
+    workload, options = rank_config.workload, rank_config.options
     numbers = {lane: number for number, lane in enumerate(lanes)}
     # Where one thread computes, what is offloaded lies where it is computed.
-    copy_s = 0.0 if setting.execution.one_thread else host_copy_s
+    copy_s = 0.0 if rank_config.execution.one_thread else host_copy_s
     buffers, layers = _lanes_beside(schedule.place)
     filled = (index for each in schedule if is_filled_by_hooks(each) for index in each.parameters)
     forward, updates = updates_of(schedule, workload, clipping=options.clip_gradients, scale_host=options.scale_host)
     return Scheduled(
         schedule,
-        tuple(_messages_of(schedule, setting, numbers, gloo=gloo, host_copy_s=copy_s)),
+        tuple(_messages_of(schedule, rank_config, numbers, gloo=gloo, host_copy_s=copy_s)),
         tuple(lanes),
         forward,
         updates,
@@ -165,21 +166,25 @@ def make_ready(
 
 
 def _messages_of(
-    schedule: Schedule, setting: RankConfiguration, lanes: Mapping[Lane, int], *, gloo: bool, host_copy_s: float
+    schedule: Schedule, rank_config: RankConfiguration, lanes: Mapping[Lane, int], *, gloo: bool, host_copy_s: float
 ) -> Iterator[PlannedMessage]:
     """Yield the messages of `schedule`, in its order, with what each costs a rank.
 
     Args:
         lanes: their numbers; those of messages that are not there take turns.
     """
-    costs, parameters, view = setting.costs, setting.workload.all_parameters, setting.options.gradient_as_bucket_view
-    codec, devices, several = setting.codec, setting.devices, len(setting.execution.devices) > 1
+    costs, parameters = rank_config.costs, rank_config.workload.all_parameters
+    view = rank_config.options.gradient_as_bucket_view
+    codec, devices, several = rank_config.codec, rank_config.devices, len(rank_config.execution.devices) > 1
+    # On a lane of rings, which threads of their own carry out over gloo, those threads wait for what comes before.
     rings = runs_in_rings(schedule)
     rung = {(each.group, each.stream) for each in schedule if rings and each.op.in_parts}
     numbers = {message.id: number for number, message in enumerate(schedule)}
     for number, message in enumerate(schedule):
         lane, whole = (message.group, message.stream), sum(parameters[index].size_bytes for index in message.parameters)
         tensors = len(message.parameters) * message.size_bytes / whole if whole else 0.0
+        # A message may carry a part of its tensors: as many are copied as its bytes are of theirs. Chunks are chosen
+        # anew each time, so that all of a bucket is gone through.
         copied, tensors = (message.size_bytes, tensors) if message.chunks is None else (whole, len(message.parameters))
         copy_s = tensors * costs.copy_s + copied / costs.copy_Bps
         waits = gloo and bool(message.after_messages)
@@ -195,7 +200,7 @@ def _messages_of(
             lanes.get(lane),
             tuple(numbers[name] for name in message.after_messages),
             filled * copy_s + _unit_s(message, costs),
-            # Of a broadcast its root waits for what comes before, and nobody who receives.
+            # Of a broadcast the root waits for what comes before, and no rank that receives.
             waits and message.op is not Operation.BROADCAST and lane not in rung,
             message.delay_s,
             message.blocking,
@@ -241,37 +246,37 @@ REPLICATE_S = 27e-6
 """
 
 
-def merge_ranks(setting: RankConfiguration, ranks: int) -> RankConfiguration:
-    """Return `setting` where `ranks` of them are threads of one process.
+def merge_ranks(rank_config: RankConfiguration, ranks: int) -> RankConfiguration:
+    """Return `rank_config` where `ranks` of them are threads of one process.
 
     Their forwards launch through one interpreter, whose lock one thread has at a time, so that the host's time is all
     of theirs together, and each forward's replicas are copied before. Backward is the autograd engine's own threads',
     one a device, which need no lock. One thread loads the batches of all.
     """
-    alone, stage = setting.pace, setting.input_stage
-    copied_s = REPLICATE_S * len(setting.workload.parameters) if ranks > 1 else 0.0
+    alone, stage = rank_config.pace, rank_config.input_stage
+    copied_s = REPLICATE_S * len(rank_config.workload.parameters) if ranks > 1 else 0.0
 
     def pace(iteration: int) -> IterationProfile:
         own = alone(iteration)
         return replace(own, forward_host=ranks * (own.forward_host + copied_s))
 
-    return replace(setting, pace=pace, input_stage=None if stage is None else stage.merge_ranks(ranks))
+    return replace(rank_config, pace=pace, input_stage=None if stage is None else stage.merge_ranks(ranks))
 
 
 def carry_out(
-    settings: Sequence[RankConfiguration], make: Callable[[RankConfiguration], Callable[[int], Scheduled]]
+    rank_configs: Sequence[RankConfiguration], make: Callable[[RankConfiguration], Callable[[int], Scheduled]]
 ) -> list[RankConfiguration]:
-    """Return `settings` with what each sends by iteration, made once for all that compute alike."""
-    found: list[RankConfiguration] = []
-    for each in settings:
-        alike = (one.scheduled for one in found if one.workload is each.workload and one.costs == each.costs)
-        found.append(replace(each, scheduled=next(alike, None) or make(each)))
-    return found
+    """Return `rank_configs` with what each sends by iteration, made once for all that compute alike."""
+    carried: list[RankConfiguration] = []
+    for each in rank_configs:
+        alike = (one.scheduled for one in carried if one.workload is each.workload and one.costs == each.costs)
+        carried.append(replace(each, scheduled=next(alike, None) or make(each)))
+    return carried
 
 
-def in_every_iteration(made: Scheduled) -> Callable[[int], Scheduled]:
+def in_every_iteration(scheduled: Scheduled) -> Callable[[int], Scheduled]:
     """Return what gives the same in every iteration."""
-    return lambda iteration: made
+    return lambda iteration: scheduled
 
 
 class BucketSchedules:
@@ -281,24 +286,24 @@ class BucketSchedules:
     iteration without some layers moves up into the memory of the first of them.
 
     Args:
-        setting: of ranks that compute alike.
+        rank_config: of ranks that compute alike.
         gloo: whether gloo carries them out.
     """
 
-    def __init__(self, setting: RankConfiguration, *, gloo: bool) -> None:
-        self._setting, self._gloo = setting, gloo
+    def __init__(self, rank_config: RankConfiguration, *, gloo: bool) -> None:
+        self._rank_config, self._gloo = rank_config, gloo
         # Process groups take turns, and of several devices each has its own.
-        turns = max(setting.options.process_groups, len(setting.execution.devices))
+        turns = max(rank_config.options.process_groups, len(rank_config.execution.devices))
         self._lanes = [(WORLD, str(number)) for number in range(turns)] if turns > 1 else [_MAIN_LANE]
         self._made: dict[tuple[tuple[int, ...], ...], Scheduled] = {}
 
     def __call__(self, iteration: int) -> Scheduled:
         """Return what an iteration sends; the same object where buckets are the same."""
-        setting = self._setting
-        parameters, groups = setting.workload.parameters, setting.plans.plan(iteration).groups()
-        if setting.remaps(dropped := setting.dropped(iteration)):
+        rank_config = self._rank_config
+        parameters, groups = rank_config.workload.parameters, rank_config.plans.plan(iteration).groups()
+        if rank_config.remaps(dropped := rank_config.dropped(iteration)):
             groups = [group for group in remap_gradients(parameters, groups, dropped) if group]
-        if (made := self._made.get(key := tuple(groups))) is None:
-            schedule = schedule_of_buckets(setting.options, parameters, groups)
-            made = self._made[key] = make_ready(schedule, setting, self._lanes, gloo=self._gloo)
-        return made
+        if (ready := self._made.get(key := tuple(groups))) is None:
+            schedule = schedule_of_buckets(rank_config.options, parameters, groups)
+            ready = self._made[key] = make_ready(schedule, rank_config, self._lanes, gloo=self._gloo)
+        return ready

@@ -1,6 +1,6 @@
 """Predictions of allreduce times held against public measured tables: the page.
 
-`python -m studies.accuracy.accuracy` prints the constants fitted to every table, from which `nccl_priors.py` is.
+`python -m studies.accuracy.accuracy` prints the constants fitted to every table, from which `transport_priors.py` is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How long adding a gradient to one that exists takes beside copying it: `python -m studies.host_costs.additions`.
 
-On this machine's processor, one thread, by size; `ddpsim.simulation.setting.ADDED` says what becomes of it.
+On this machine's processor, one thread, by size; `ddpsim.simulation.rank_config.ADDED` says what becomes of it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from ddpsim.simulation.ddp_costs import Costs
-from ddpsim.simulation.setting import ADDED
+from ddpsim.simulation.rank_config import ADDED
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import Phase
 from studies.published.gpu_page import DEFAULT_MB, TARGET, advice, in_reach, order, overhead_error, sweeps

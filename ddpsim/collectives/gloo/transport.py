@@ -4,15 +4,13 @@ As torch runs them (`ProcessGroupGloo.cpp`): a reduce-scatter is an allreduce of
 an all-gather goes around the ring into memory of its own and is copied out; a broadcast is a binomial tree of whole
 messages; a reduce sums around the ring and sends every part to the root; sends and receives are messages by themselves.
 
-Gloo's own schedules of the operations other than an allreduce, as data, and what a tree and a reduce send.
+Read `GlooTransport.demand` first. Before it stand gloo's own schedules of the operations other than an allreduce.
 
 Sources: `gloo/allgather.cc`, `gloo/reduce.cc`, `gloo/broadcast.cc`. Between two ranks one connection carries both
 directions, in order: the message by which a rank says that it is ready to receive waits behind what that rank is
 sending, so that two large messages go one after the other. Measured on a link of 200 Mbit/s, torch 2.13, 1 to 8 MiB
 each way: `isend` and `irecv` take 2.0 times one message in three of four tries and once in the rest, with a group for
 each sender 1.0 to 1.1; an all-gather 1.5 times one rank's part.
-
-Gloo's ways between any two ranks: TCP inside a machine and by each node's first NIC between nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
 
-from ddpsim.collectives import operation_schedules, schedules
+from ddpsim.collectives import schedules
 from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import DEFAULT, CollectiveOptions
@@ -32,8 +30,9 @@ from ddpsim.collectives.host_paths import Hop, HostPaths
 from ddpsim.collectives.network.fairness import Demand, LinkId, alone_s
 from ddpsim.collectives.patterns import refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
-from ddpsim.collectives.schedules import Builder, Transfer, TransferSchedule
-from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps, Transport
+from ddpsim.collectives.schedules import Builder, ChannelSchedule, Connection, Steps, Transfer, TransferSchedule
+from ddpsim.collectives.transport import AlgorithmChoice, Transport
+from ddpsim.collectives.transport_priors import GLOO_PRIORS
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
 from ddpsim.topology.graph import Placement
@@ -115,13 +114,13 @@ def build_reduce(ranks: int, segments: int) -> TransferSchedule:
 def _sends(ranks: int) -> list[tuple[int, int, int]]:
     """Return (source, target, which of the source's own) of a binomial tree from rank 0, in the order they start."""
     bits = (ranks - 1).bit_length()
-    found, own = [], [0] * ranks
+    sends, own = [], [0] * ranks
     for bit in range(bits):
         for source in range(min(1 << bit, ranks)):
             if (target := source + (1 << bit)) < ranks:
-                found.append((source, target, own[source]))
+                sends.append((source, target, own[source]))
                 own[source] += 1
-    return found
+    return sends
 
 
 class GlooPaths(HostPaths):
@@ -182,11 +181,13 @@ class GlooTransport(Transport):
             return self._tree(size_bytes)
         if operation is Operation.REDUCE:
             return self._reduce(size_bytes)
+        # What moves the bytes may be another operation: torch's reduce-scatter over gloo is an allreduce.
         around = self._resolve_operation(operation)
         steps, share = around.steps(self._ranks), around.sent(self._ranks)
         cut = around is Operation.ALLREDUCE or (self._rings and around.in_parts)
         segments = self._segments(size_bytes) / self._ranks if cut else 2
         limit, turns = self._reduced_rate() if around.reduces else math.inf, 1.0
+        # Two ranks on one connection send in turn, each behind the other's message: `turns` times as long.
         if self._uses_one_connection(around):
             turns = count_exchanged(gather=around.in_parts) / share
             limit = self._hop_rate() / turns
@@ -262,6 +263,7 @@ class GlooTransport(Transport):
         if self._ranks == 1 or size_bytes == 0:
             return Steps(start_s, ())
         around = self._resolve_operation(operation)
+        # One node's part of a ring stands for all only where nodes are alike and all ranks do the same.
         if len(self._hops) < self._ranks and (not self._wiring.uniform or around.rooted or self._ranks == 2):
             return GlooTransport(
                 self._wiring.placement, self.calibration, options=CollectiveOptions(expand=True, rings=self._rings)
@@ -289,7 +291,7 @@ class GlooTransport(Transport):
             return schedules.periodic_ring(positions, 1)
         if positions < self._ranks:
             return schedules.periodic_ring(positions, operation.steps(self._ranks), segments)
-        make = schedules.ring if operation is Operation.ALLREDUCE else operation_schedules.gathering_ring
+        make = schedules.ring if operation is Operation.ALLREDUCE else schedules.gathering_ring
         return make(self._ranks, segments)
 
     def _build_rooted(self, operation: Operation, size_bytes: int) -> Steps:
@@ -383,3 +385,21 @@ class GlooTransport(Transport):
     def _resolve_operation(self, operation: Operation) -> Operation:
         """Return what moves the bytes of an operation: of torch's own reduce-scatter an allreduce."""
         return Operation.ALLREDUCE if operation is Operation.REDUCE_SCATTER and not self._rings else operation
+
+
+_LAUNCH = "gloo.launch_s"
+
+
+def adapt_to_group(calibration: Calibration, world: int, ranks: int) -> Calibration:
+    """Return `calibration`, fitted to a ring of `world` ranks, for one of `ranks`.
+
+    One table cannot tell a launch from what each step of the ring takes beside its bytes, so that a fitted launch holds
+    the steps' share too: a ring of fewer ranks takes as much less as it has fewer steps, and the call's prior at least.
+    """
+    launch = calibration.constants.get(_LAUNCH)
+    if launch is None or not launch.measured or not 1 < ranks < world:
+        return calibration
+    least_s = next(each.value for each in GLOO_PRIORS if each.name == _LAUNCH)
+    share = Operation.ALLREDUCE.steps(ranks) / Operation.ALLREDUCE.steps(world)
+    value = min(launch.value, max(least_s, launch.value * share))
+    return calibration.with_values({_LAUNCH: value}, source=f"{launch.source}, for groups of {ranks} ranks")

@@ -1,6 +1,6 @@
 """Open MPI under PyTorch: blocking collectives, one at a time, by the algorithm that `coll/tuned` picks.
 
-An allreduce is as `decision.py` says. Of the operations that DDP asks for beside it a model each: a broadcast and a
+An allreduce is as `pick_algorithm` says. Of the operations that DDP asks for beside it a model each: a broadcast and a
 reduce go along a binomial tree of whole messages, a reduce-scatter and an all-gather around a ring up to 32 ranks, by
 halves beyond, sends between neighbours and all-to-alls all at once; Open MPI's own choice among more algorithms for
 these moves their latency, not their bytes, but for the trees.
@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 
-from ddpsim.collectives import operation_schedules, schedules
+from ddpsim.collectives import schedules
 from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import DEFAULT, CollectiveOptions
@@ -31,8 +31,8 @@ from ddpsim.collectives.host_paths import HostPaths
 from ddpsim.collectives.network.fairness import Demand, LinkId
 from ddpsim.collectives.patterns import PatternTransport, refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
-from ddpsim.collectives.schedules import Builder, TransferSchedule
-from ddpsim.collectives.transport import AlgorithmChoice, Connection, Steps, Transport
+from ddpsim.collectives.schedules import Builder, Connection, Steps, TransferSchedule
+from ddpsim.collectives.transport import AlgorithmChoice, Transport
 from ddpsim.common.errors import TopologyError
 from ddpsim.common.operation import Operation
 from ddpsim.topology.graph import Placement
@@ -204,12 +204,12 @@ class MpiTransport(Transport):
     def _schedule(self, operation: Operation, name: str) -> TransferSchedule:
         ranks = self._ranks
         if operation is Operation.SENDRECV:
-            return operation_schedules.shift(ranks)
+            return schedules.shift(ranks)
         if operation.rooted:
             return _binomial(ranks, reduce=operation.reduces, copy=not operation.reduces)
         if operation.in_parts:
             if name == "ring":
-                ring = operation_schedules.scattering_ring if operation.reduces else operation_schedules.gathering_ring
+                ring = schedules.scattering_ring if operation.reduces else schedules.gathering_ring
                 return ring(ranks)
             return schedules.half(schedules.halving_doubling(ranks), reduce=operation.reduces)
         if name == "recursive-doubling":

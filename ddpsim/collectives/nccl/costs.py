@@ -4,7 +4,7 @@ The time of an algorithm and protocol is a start, a latency for each step, and t
 two: the links at the protocol's efficiency, and the channels in use at what one channel's threads can move. A tree's
 channels move no more between nodes than NCCL has measured (`tuning.tree_max`). Trees and in-switch reductions pass the
 message on in pieces, and the first has to reach the root and come back. Small messages use few channels: NCCL gives
-each thread at least 8 bytes (LL, LL128; times p on an LL ring) or 64 (Simple), `enqueue.cc`.
+each thread at least 8 bytes (LL, LL128; times p on an LL ring) or 64 (Simple), `enqueue.cc`. Read `EntryCosts.of`.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ class EntryCosts:
 
     def of(self, entry: TuningEntry, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Cost:
         """Return what an operation of `size_bytes` takes by `entry`."""
+        # Rates are of message bytes. `links` is what the slowest links carry of them; limits after it are of the ends.
         algorithm, protocol = entry.algorithm, entry.protocol
         channels = self._channels(entry, size_bytes)
         rates = self._link_rates(entry)
@@ -133,6 +134,8 @@ class EntryCosts:
             return Cost(entry, channels, self._get["pairs.start_s"], links)
         latency_s = self._latency_s(algorithm, protocol, operation)
         if algorithm in (NVLS, NVLS_TREE):
+            # The switch adds, so that threads set no limit. Rounds of few bytes a head leave its links idle in between,
+            # and of more heads than a board has take longer to fill the pipe.
             cut = self._cut(entry, channels, size_bytes)
             head_bytes = size_bytes / channels / self.layout.heads
             share = round_share(algorithm, head_bytes, self.layout.nodes, self._get["nvls.round_bytes"])
@@ -143,6 +146,7 @@ class EntryCosts:
             return Cost(entry, channels, latency_s, links, links, pieces=cut, before_s=rounds_s, switch_share=share)
         latency_s += self.start_s(protocol)
         sent = operation.sent(self.layout.ranks) if algorithm == RING else 2.0
+        # Bytes that a rank sends for each of the message: a tree's rank sends to its parent and to a child, so 2.
         limits = [links, channels * self._channel_rate(protocol) / sent]
         if (algorithm, protocol) == (RING, SIMPLE) and self.layout.hop == HOST:
             limits[1] = min(limits[1], channels * _HOST_CHANNEL / sent)
@@ -154,11 +158,14 @@ class EntryCosts:
         if algorithm == TREE and protocol != LL and self.layout.nodes > 1 and not amd:
             net_ends = tree_max(self.layout.shape, protocol) * 1e9 / sent
             limits.append(net_ends)
+        # Measured rates bend where two limits come near each other; a sharp corner would be too fast there.
         rate = soft_min(limits)
         copies_s = self._copies_s(entry, size_bytes / channels)
         cost = Cost(
             entry, channels, latency_s + copies_s, rate, ends, min(limits) / rate, net_ends=net_ends, before_s=copies_s
         )
+        # A chain and a tree pass on whole pieces: the first has to go all the way before the pipe is full. LL passes on
+        # each line as it comes, and a ring's ranks all send from the first step on.
         if operation.rooted:
             cut = chain_pieces(protocol, size_bytes / channels)
             fill_s = (self.layout.ranks - 2) * size_bytes / cut / rate if cut else 0.0
@@ -199,12 +206,12 @@ class EntryCosts:
         if key not in self._rates:
             pattern = self.pattern(entry)
             shares = {group: self.share_of_rate(entry, group) for group in pattern.rates}
-            found = {group: rate * shares[group] for group, rate in pattern.rates.items()}
+            by_group = {group: rate * shares[group] for group, rate in pattern.rates.items()}
             for mixed in pattern.mixed:
                 reached = {group: rate * shares[group] for group, rate in mixed.items()}
                 slowest = min(reached, key=reached.__getitem__)
-                found[slowest] = min(found[slowest], 1 / sum(1 / rate for rate in reached.values()))
-            self._rates[key] = found
+                by_group[slowest] = min(by_group[slowest], 1 / sum(1 / rate for rate in reached.values()))
+            self._rates[key] = by_group
         return self._rates[key]
 
     def _cut(self, entry: TuningEntry, channels: int, size_bytes: int) -> int:
@@ -312,8 +319,8 @@ class EntryCosts:
 
     def reached(self, cost: Cost) -> dict[str, float]:
         """Return the part of their rate that links of each kind reach as `cost` has it."""
-        found = {group: self.share_of_rate(cost.entry, group) for group in self.groups}
-        return found | {NVSWITCH: found[NVSWITCH] * cost.switch_share} if NVSWITCH in found else found
+        shares = {group: self.share_of_rate(cost.entry, group) for group in self.groups}
+        return shares | {NVSWITCH: shares[NVSWITCH] * cost.switch_share} if NVSWITCH in shares else shares
 
     def socket_share(self, pattern: Pattern) -> float:
         """Return the part of a port's rate that the threads of its sockets move; 1 where they keep up with it."""

@@ -1,7 +1,7 @@
 """What NCCL's rings and trees load on a placement, before any constant: links, kinds of hops, the shape it tunes by.
 
-Heads of in-switch reductions: which GPUs take sums from the switch, and how fast, as NCCL finds them.
-
+Read `Layout.__init__`: a pattern each of the ring, the trees and the in-switch reduction, and the `Shape` by which NCCL
+picks. `find_switch_graph` has the heads of in-switch reductions: the GPUs that take sums from the switch, and how fast.
 Source: NCCL 2.30 `src/graph/search.cc`, pattern NVLS: one channel a head, each moving its part over every GPU's link to
 the switch, twice over the head's own; the more heads the better. On one node every GPU is a head, between nodes the
 GPU nearest to each NIC.
@@ -93,11 +93,11 @@ def _switch_widths(template: NodeTemplate) -> dict[str, float]:
 
 def _find_nearest_nics(template: NodeTemplate, gpus: Sequence[str], paths: Paths) -> dict[str, str]:
     """Return the NIC of each GPU that is the nearest one to some NIC."""
-    found: dict[str, str] = {}
+    nics: dict[str, str] = {}
     for nic in template.nics:
         gpu = min(gpus, key=lambda gpu: paths.distance(nic.name, gpu))
-        found.setdefault(gpu, nic.name)
-    return found
+        nics.setdefault(gpu, nic.name)
+    return nics
 
 
 def _find_nic_rate(template: NodeTemplate, nics: Mapping[str, str], paths: Paths) -> float:
@@ -138,6 +138,7 @@ class Layout:
             find_channels(each.template, placement.gpus(each), network=placement.nodes > 1)
             for each in placement.classes
         ]
+        # A ring over nodes of several kinds needs a channel in each: the fewest decide.
         self.rings = min(len(channels.rings) for channels in self._channels)
         self.carried = _find_most_carried(self.nodes)
         self.depth, self.fan = depth_and_fan(self.nodes)
@@ -148,6 +149,7 @@ class Layout:
         self.nvls = Pattern.of(self._switch_loads())
         between = (load for load in self.tree.loads if load.group in (NET, HOST))
         self.nvls_tree = Pattern.of([*self.nvls.loads, *between])
+        # The slowest of the NICs decides, as of all that ranks do together.
         nics = [nic for each in placement.classes for nic in each.template.nics] if placement.nodes > 1 else []
         self.lone = placement.gpus_per_node == 1 and any(nic_kind(nic.kind).lone for nic in nics)
         self.nic_share = min((share for nic in nics if (share := nic_kind(nic.kind).share)), default=None)
@@ -188,8 +190,8 @@ class Layout:
     def channels_of(self, node: int) -> Channels:
         """Return the channels of `node`."""
         return next(
-            found
-            for found, each in zip(self._channels, self.placement.classes, strict=True)
+            channels
+            for channels, each in zip(self._channels, self.placement.classes, strict=True)
             if node in each.node_indices
         )
 
@@ -331,7 +333,7 @@ class Layout:
                     yield Load(self.wiring.at(node, [link])[0], NVSWITCH, load)
 
     def _shape(self, version: int) -> Shape:
-        slowest = min(self._channels, key=lambda found: found.bus_bandwidth)
+        slowest = min(self._channels, key=lambda channels: channels.bus_bandwidth)
         templates = [each.template for each in self.placement.classes]
         sm = min(gpu.sm for template in templates for gpu in template.gpus)
         near = KINDS.index(slowest.kind) <= KINDS.index("NVB")
@@ -372,8 +374,10 @@ class Layout:
             find_switch_graph(each.template, self.placement.gpus(each), network=self.nodes > 1)
             for each in self.placement.classes
         ]
-        found = [InSwitch(len(g.heads), g.inside / 1e9, g.across / 1e9) for g in graphs if g is not None]
-        return min(found, key=lambda graph: graph.channels * graph.inside) if len(found) == len(graphs) else None
+        reductions = [InSwitch(len(g.heads), g.inside / 1e9, g.across / 1e9) for g in graphs if g is not None]
+        return (
+            min(reductions, key=lambda graph: graph.channels * graph.inside) if len(reductions) == len(graphs) else None
+        )
 
 
 def _edges(nodes: int) -> Iterator[tuple[int, int]]:

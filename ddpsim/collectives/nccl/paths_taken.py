@@ -1,4 +1,7 @@
-"""What NCCL's transports give a large allreduce on a placement, and what the other choice of each would give."""
+"""What NCCL's transports give a large allreduce on a placement, and what the other choice of each would give.
+
+Read `paths_taken`. Another choice is the same machine with other keys in its file: it is priced as any machine is.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _COSTS = 1.05
 """Times more bandwidth without a bottleneck from which it is worth a line; chosen by hand."""
 
 _SIZE_BYTES = int(GIB)
-"""Of the allreduce whose bus bandwidth is said: latency is then a thousandth of it, or less."""
+"""Of the allreduce whose bus bandwidth is reported: latency is then a thousandth of it, or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +109,9 @@ class ChosenPaths:
 
     def lines(self) -> list[str]:
         """Return a line on each stretch, with bus bandwidths at 1 GiB, and the advice."""
-        found = [(self.in_node, "inside a node"), (self.between_nodes, "between nodes")]
-        said = [stretch.text(where) for stretch, where in found if stretch is not None]
-        return [f"allreduce bus bandwidth {line}" for line in said] + format_path_advice(self.advice)
+        segments = [(self.in_node, "inside a node"), (self.between_nodes, "between nodes")]
+        texts = [stretch.text(where) for stretch, where in segments if stretch is not None]
+        return [f"allreduce bus bandwidth {line}" for line in texts] + format_path_advice(self.advice)
 
 
 def format_path_advice(advice: Iterable[str]) -> list[str]:

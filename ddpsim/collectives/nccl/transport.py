@@ -1,8 +1,9 @@
 """NCCL and RCCL: rings, trees and in-switch reduction over a placement's channels, with protocols as they pick them.
 
-NCCL's own cost model of the operations that are no allreduce: what it believes a ring of each protocol costs.
-
-Source and units are those of `tuning`.
+`NcclTransport` answers what a collective costs. NCCL picks the entry (algorithm and protocol) that its own cost model
+believes fastest (`tuning`); the time is then what `costs` says of that entry, which predicts where the model only
+ranks. Read `NcclTransport.demand` first. `operation_table` has the beliefs of operations other than an allreduce, in
+the units of `tuning`; `NcclPaths` are the ways between any two GPUs, by which patterns, all-to-alls and sends go.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.conditions import DEFAULT, CollectiveOptions
 from ddpsim.collectives.nccl import rccl
 from ddpsim.collectives.nccl import steps as nccl_steps
-from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
-from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
 from ddpsim.collectives.nccl.costs import CORNER, Cost, EntryCosts, soft_max
 from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
-from ddpsim.collectives.nccl.loads import HOST, HOST_TO_NIC, NET
+from ddpsim.collectives.nccl.loads import DIRECT, GROUPS, HOST, HOST_TO_NIC, NET, route_loads
 from ddpsim.collectives.nccl.pieces import ll_pieces, window_of
 from ddpsim.collectives.nccl.shape import Shape, TuningEntry
 from ddpsim.collectives.nccl.tuning import bus_share, ring_bandwidth, table
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE, Release, release
-from ddpsim.collectives.nccl.ways import NcclPaths
 from ddpsim.collectives.network.fairness import Demand, LinkId, alone_s
 from ddpsim.collectives.patterns import PATTERNS
-from ddpsim.collectives.routes import total_by_key
-from ddpsim.collectives.transport import AlgorithmChoice, Steps, Transport
+from ddpsim.collectives.routes import PlacedLink, PlacementLinks, total_by_key
+from ddpsim.collectives.schedules import Connection, Steps
+from ddpsim.collectives.transport import AlgorithmChoice, RankPaths, Transport
 from ddpsim.common.errors import TopologyError, UnknownNameError
 from ddpsim.common.operation import Operation
+from ddpsim.topology.graph import Placement
+from ddpsim.topology.paths import Paths, find_paths
 
 
 @lru_cache(maxsize=256)
@@ -252,14 +253,14 @@ class NcclTransport(Transport):
             return nccl_steps.ring(self._timing(cost, factor, operation), layout, size_bytes, operation)
         timing, cut, window = self._timing(cost, factor), cost.pieces, window_of(cost.entry.protocol)
         if cost.entry.algorithm != TREE:
-            return nccl_switch_steps.in_switch(timing, self._expanded, size_bytes, cut, window)
+            return nccl_steps.in_switch(timing, self._expanded, size_bytes, cut, window)
         if cost.entry.protocol == LL:
             # A hop's latency holds the time of what it passes on at once.
             cut = window = ll_pieces(size_bytes / cost.rate * factor, timing.hop_s)
             inner_s, outer_s = (size_bytes / cut * factor / rate for rate in self._cost.hop_rates(cost))
             hop_s, net_s = max(timing.hop_s - inner_s, 0.0), max(timing.net_s - outer_s, 0.0)
             timing = replace(timing, hop_s=hop_s, net_s=net_s)
-        return nccl_tree_steps.tree(timing, self._expanded, size_bytes, cut, window)
+        return nccl_steps.tree(timing, self._expanded, size_bytes, cut, window)
 
     @cached_property
     def _all_to_all(self) -> AllToAll:
@@ -351,3 +352,65 @@ class NcclTransport(Transport):
         """Return by what NCCL's belief of `entry` is multiplied."""
         factor = self._get[f"crossover.{entry.protocol}"] if entry.protocol != SIMPLE else 1.0
         return factor * self._get["crossover.tree"] if entry.algorithm == TREE else factor
+
+
+class NcclPaths(RankPaths):
+    """Finds the ways between GPUs of a placement, which between nodes lead through the NIC nearest to each."""
+
+    protocol = SIMPLE
+    streams_per_group = 1
+
+    def __init__(self, placement: Placement, calibration: Calibration) -> None:
+        super().__init__(PlacementLinks(placement, expand=True), calibration)
+        self.backend = calibration.backend
+        self._found: dict[int, Paths] = {}
+        self._near: dict[tuple[int, str], str] = {}
+
+    def start_s(self, size_bytes: int) -> float:
+        """Return the protocol's start."""
+        return self.constant("start.simple_s")
+
+    def connection(self, source: int, target: int) -> Connection:
+        """Return the way from one rank to another."""
+        way = list(self._list_links(source, target))
+        self.capacities |= {placed.name: placed.link.bandwidth for placed, _, _ in way}
+        loads = total_by_key(
+            (placed.name, load / self.constant(f"efficiency.{group}.{SIMPLE}")) for placed, group, load in way
+        )
+        return Connection(self._hop_s(max((group for _, group, _ in way), key=GROUPS.index)), loads)
+
+    def _hop_s(self, group: str) -> float:
+        kind = group if group in (*DIRECT, NET) else "pcie"
+        nics = [nic.latency_s for each in self.wiring.placement.classes for nic in each.template.nics]
+        card_s = max(nics, default=0.0) * self.constant(f"nic.latency.{SIMPLE}") if group == NET else 0.0
+        return self.constant(f"ring.hop.{kind}.{SIMPLE}_s") + card_s
+
+    def _list_links(self, source: int, target: int) -> Iterator[tuple[PlacedLink, str, float]]:
+        (here, first), (there, second) = map(self.place, (source, target))
+        if here == there:
+            yield from self._list_links_inside(here, first, second, to_nic=False)
+            return
+        out, back = self._find_nearest(here, first), self._find_nearest(there, second)
+        yield from self._list_links_inside(here, first, out, to_nic=True)
+        for placed in self.wiring.between(here, out, there, back):
+            yield placed, NET, 1.0
+        yield from self._list_links_inside(there, back, second, to_nic=True)
+
+    def _list_links_inside(
+        self, node: int, source: str, target: str, *, to_nic: bool
+    ) -> Iterator[tuple[PlacedLink, str, float]]:
+        for link, group, load in route_loads(self._paths(node)[source, target]):
+            yield self.wiring.at(node, [link])[0], NET if to_nic and group != HOST else group, load
+
+    def _find_nearest(self, node: int, gpu: str) -> str:
+        if (node, gpu) not in self._near:
+            paths = self._paths(node)
+            names = [nic.name for nic in self.wiring.template(node).nics]
+            self._near[node, gpu] = min(names, key=lambda nic: paths.distance(gpu, nic))
+        return self._near[node, gpu]
+
+    def _paths(self, node: int) -> Paths:
+        if node not in self._found:
+            used = self.wiring.placement.gpus(self.wiring.placement.class_of(node))
+            self._found[node] = find_paths(self.wiring.template(node).select_gpus(used), pxn=False)
+        return self._found[node]

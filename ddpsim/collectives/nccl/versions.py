@@ -16,7 +16,7 @@ PROTOCOLS = (LL, LL128, SIMPLE)
 
 CURRENT = 2030
 OLD = 2008
-"""Versions as major * 1000 + minor: the one modelled where nothing is said, and one of those before 2.9."""
+"""Versions as major * 1000 + minor: the one modelled by default, and one of those before 2.9."""
 
 _FIRST = ((100, 2025), (90, 2015))
 """Compute capability, and the first release that runs on GPUs from it on: H100 by 2.15, B200 by 2.25.

@@ -29,7 +29,7 @@ class Demand:
         weight: share of a link relative to other messages (parallel connections).
         stall_s: time without bytes on links, spread evenly over the message: latencies between its steps.
         hops: kinds of hops a chunk meets, as part of all, with the room each has over the tightest: 2 where the links
-            there carry twice as much. They tell which stalls the queue at a tight hop hides.
+            there carry twice as much. By them the queue at a tight hop hides some stalls.
     """
 
     latency_s: float
@@ -93,6 +93,8 @@ def share_rates(
     """
     if not any(demand.stall_s for demand in demands):
         return max_min_rates(demands, capacities)
+    # First what each has as if its stalls were a limit on its rate: the upper bound. Then each that stalls, beside the
+    # others as present on the links as they are by themselves: its chunks' time around gives its rate.
     unshared = [demand.unshared_rate(capacities) for demand in demands]
     rates = max_min_rates(
         [replace(demand, rate_limit=rate) for demand, rate in zip(demands, unshared, strict=True)], capacities
@@ -133,6 +135,8 @@ def max_min_rates(demands: Sequence[Demand], capacities: Mapping[LinkId, float])
     link get equal parts of it, however many times each crosses it. Every rate ends at its limit or at a full link on
     which no other demand has a larger fair share.
     """
+    # Progressive filling: all demands rise together, each by its `growing` a unit of `level`, until one comes to its
+    # limit or a link is full; those stop, and the others go on.
     rates = [0.0] * len(demands)
     growing = {index: demand.weight / demand.peak_load for index, demand in enumerate(demands)}
     limited = {index: demands[index].limit / slope for index, slope in growing.items()}
@@ -154,6 +158,7 @@ def max_min_rates(demands: Sequence[Demand], capacities: Mapping[LinkId, float])
         for link, value in speed.items():
             left[link] -= value * (next_level - level)
         level = next_level
+        # Tolerances are of rounding, by which a demand would stop a hair later, in a step that moves nothing.
         stops: set[int] = set()
         if first_limited <= level * (1 + 1e-9):  # else none is near its limit
             stops = {i for i, slope in growing.items() if slope * level >= demands[i].limit * (1 - 1e-12)}

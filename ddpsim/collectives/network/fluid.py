@@ -2,6 +2,9 @@
 
 The network knows messages and links only. Rates change when a message joins or leaves; changes at one instant are
 settled together, and only among the messages that share a link, directly or through others.
+
+Invariant: of each flow `left_bytes` is what was left at `since_s`, at whatever rate since: `_advance` is called before
+any rate or speed changes. A flow's timer is set at its rate; a changed rate sets another, and the old one wakes nobody.
 """
 
 from __future__ import annotations

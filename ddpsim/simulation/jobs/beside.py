@@ -37,12 +37,12 @@ class JobBeside:
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
-        found, name = self.workload, ""
-        if isinstance(found, str):
-            name, path = found, locate_workload(found)[0]
-            found = read_workload(path, name)
-        said = json.dumps([name, workload_document(found)], default=str)
-        object.__setattr__(self, "digest", hashlib.sha256(said.encode()).hexdigest()[:16])
+        workload, name = self.workload, ""
+        if isinstance(workload, str):
+            name, path = workload, locate_workload(workload)[0]
+            workload = read_workload(path, name)
+        content = json.dumps([name, workload_document(workload)], default=str)
+        object.__setattr__(self, "digest", hashlib.sha256(content.encode()).hexdigest()[:16])
 
     def share_of(self, workload: Workload) -> float:
         """Return what a rank of it computes in a step over what one of `workload` does; 1 where it is not loaded."""

@@ -1,6 +1,7 @@
 """A step on one device cut at its layers, each part on a device of its own, as a model by hand puts them there.
 
-What is not simulated of such a step is refused.
+`put_on_devices` makes a workload whose parameters have devices, `cut_layers` finds where to cut. What is not simulated
+of such a step is refused (`check_devices`).
 """
 
 from __future__ import annotations
@@ -105,21 +106,21 @@ def put_on_devices(
     known = _sent(workload, parts) if sent_bytes is None else sent_bytes
     sent = [known] * (len(parts) - 1) if isinstance(known, int) else list(known)
     forward = [float(np.median(times)) for times in (workload.forward.host_s, workload.forward.device_s)]
-    made = [
+    devices = [
         DevicePart(f"cuda:{number}", begin[0] * forward[0], begin[1] * forward[1], size)
         for number, (begin, size) in enumerate(zip([*begins[1:], (1.0, 1.0)], [*sent, 0], strict=True))
     ]
     number_of = {index: number for number, part in enumerate(parts) for index in part}
     parameters = tuple(
-        replace(each, device=made[number_of[index]].device) for index, each in enumerate(workload.parameters)
+        replace(each, device=devices[number_of[index]].device) for index, each in enumerate(workload.parameters)
     )
     bare = [Parameter(each.name, each.shape, each.dtype, "") for each in workload.buffers]
-    where = buffer_devices(made, parameters, bare)
+    where = buffer_devices(devices, parameters, bare)
     buffers = tuple(
-        replace(each, device=made[number].device) for each, number in zip(workload.buffers, where, strict=True)
+        replace(each, device=devices[number].device) for each, number in zip(workload.buffers, where, strict=True)
     )
     frozen = tuple(replace(each, device=parameters[find_nearest(each, parameters)].device) for each in workload.frozen)
-    return replace(workload, parameters=parameters, buffers=buffers, devices=tuple(made), frozen=frozen)
+    return replace(workload, parameters=parameters, buffers=buffers, devices=tuple(devices), frozen=frozen)
 
 
 def put_like(workload: Workload, source: Workload) -> Workload:
@@ -160,8 +161,8 @@ def _find_layers(workload: Workload) -> _Layers:
     root, units = units_of(parameters)
     outside = [tuple(root[place] for place in each) for each in modules_of([parameters[index] for index in root])]
     ready = np.nan_to_num(np.nanmedian(workload.gradient_ready_s, axis=0))
-    found = sorted((float(shares[list(each)].min()), each) for each in (*outside, *units))
-    begins, members = [begin for begin, _ in found], [each for _, each in found]
+    layers = sorted((float(shares[list(each)].min()), each) for each in (*outside, *units))
+    begins, members = [begin for begin, _ in layers], [each for _, each in layers]
     forward_s = float(np.median(workload.forward.device_s))
     forward = [forward_s * (end - begin) for begin, end in zip(begins, [*begins[1:], 1.0], strict=True)]
     last = [float(ready[list(each)].max()) for each in members]
@@ -185,11 +186,11 @@ def _sent(workload: Workload, parts: Sequence[Members]) -> list[int]:
     known = boundary_of(workload)
     if known is not None:
         return [known] * (len(parts) - 1)
-    kept = workload.operators
+    ops = workload.operators
     width = 0.5 if workload.precision in NARROW else 1.0
     found = []
     for part in parts[1:]:
-        read = None if kept is None or kept.forward_use is None else _read_bytes(workload.parameters, kept, part)
+        read = None if ops is None or ops.forward_use is None else _read_bytes(workload.parameters, ops, part)
         if not read:
             what = f"how many bytes pass to {workload.parameters[part[0]].name} is not known"
             remedy = "give the activations of a batch there: samples x values of a sample x bytes, e.g. 25MiB"

@@ -27,8 +27,8 @@ def graphs_of(workload: Workload, options: Options) -> list[tuple[int, ...]]:
     """Return the graphs into which torch.compile splits the step of `workload`; none where it is not compiled."""
     if not options.compiled:
         return []
-    given = None if options.plan is None else options.plan.call.caps
-    return graph_splits(workload.parameters, given or options.caps, workload.arrival_order())
+    caps = None if options.plan is None else options.plan.call.caps
+    return graph_splits(workload.parameters, caps or options.caps, workload.arrival_order())
 
 
 def split_into_graphs(
@@ -78,11 +78,11 @@ def _counted(workload: Workload) -> tuple[Sequence[Operator], Sequence[int | Non
 
     None where what crosses operators was not counted: of any forward that was, something crosses some.
     """
-    kept = workload.operators
-    if kept is None:
+    operators = workload.operators
+    if operators is None:
         return None
-    under = kept.amp if workload.precision == "amp" else None
-    forward, uses = (kept.forward, kept.forward_use) if under is None else (under.forward, under.forward_use)
+    under = operators.amp if workload.precision == "amp" else None
+    forward, uses = (operators.forward, operators.forward_use) if under is None else (under.forward, under.forward_use)
     if uses is None or not any(each.edge_bytes for each in forward):
         return None
     return forward, uses, 0.5 if under is None and workload.precision in NARROW else 1.0
@@ -121,9 +121,9 @@ def group_by_graphs(
 
 def _move_to_ends(intervals: Seconds, places: Sequence[int], graphs: Sequence[int]) -> Seconds:
     """Return the intervals from one gradient to the next where each graph's come together, at the last of them."""
-    moments = np.cumsum(intervals)[list(places)]
+    hooks_s = np.cumsum(intervals)[list(places)]
     ends = np.zeros(max(graphs) + 1)
-    np.maximum.at(ends, list(graphs), moments)
+    np.maximum.at(ends, list(graphs), hooks_s)
     together: Seconds = np.maximum.accumulate(ends)[list(graphs)]
     return np.diff(together, prepend=0.0)
 

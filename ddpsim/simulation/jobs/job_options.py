@@ -1,4 +1,7 @@
-"""The options of a training job that both packages understand alike, what follows from them, and what they refuse."""
+"""The options of a training job that both packages understand alike, what follows from them, and what they refuse.
+
+Each field of `JobOptions` is an option, with its words for the command line; methods are what follows from several.
+"""
 
 from __future__ import annotations
 
@@ -197,7 +200,7 @@ class JobOptions:
             input_stage(self.input_stage)
 
     def __repr__(self) -> str:
-        """Return the options that are not as they are where nobody asks."""
+        """Return the options that differ from their defaults."""
         asked = ", ".join(
             f"{each.name}={value!r}" for each in fields(self) if (value := getattr(self, each.name)) != default_of(each)
         )
@@ -273,10 +276,10 @@ class JobOptions:
         unused = "first" if self.find_unused_parameters else "last"
         return OrderPolicy(count, rebuild(self.order), predictor(self.predictor), self.consensus, unused)
 
-    def first_plan(self, parameters: Sequence[Parameter], given: BucketPlan | None) -> BucketPlan:
+    def first_plan(self, parameters: Sequence[Parameter], plan: BucketPlan | None) -> BucketPlan:
         """Return the buckets of the first iteration, before any rebuild."""
-        if given is not None:
-            return given
+        if plan is not None:
+            return plan
         return (unused_plan if self.find_unused_parameters else initial_plan)(parameters, self.caps)
 
     def input_of(self, workload: Workload) -> InputStage | None:
@@ -326,8 +329,8 @@ class JobOptions:
         Raises:
             PlanError: one that cannot be carried out; it names the message or the parameter.
         """
-        made = scheme_named(self.scheme).schedule(setup)
-        return without_overlap(made) if self.overlap == "off" else made
+        schedule = scheme_named(self.scheme).schedule(setup)
+        return without_overlap(schedule) if self.overlap == "off" else schedule
 
 
 def _check(job: JobOptions) -> None:

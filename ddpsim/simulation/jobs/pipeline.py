@@ -53,18 +53,18 @@ def parse_pipeline(text: str, name: str) -> Pipeline:
             what = "`pipedream` has no end of a step, at which gradients are summed"
         raise InputError(what, place=name, remedy=f"write e.g. 1f1b:4,micro-batches=16; orders are {', '.join(orders)}")
     stages, _, others = rest.partition(",")
-    asked = parse_options(_Asked, others, name)
+    options = parse_options(_Asked, others, name)
     if order == "interleaved" and stages == "1":
         what = "interleaved has one rank, whose stages have no order but their own"
         raise InputError(what, place=name, remedy="give 2 ranks or more, or use 1f1b")
-    per_rank = asked.stages_per_rank or (2 if order == "interleaved" else 1)
+    per_rank = options.stages_per_rank or (2 if order == "interleaved" else 1)
     try:
         return Pipeline(
             stages=count(stages, f"{name}, stages"),
             stages_per_rank=per_rank,
-            micro_batches=asked.micro_batches,
-            boundary_bytes=asked.boundary_bytes,
-            mapping=cast("Mapping", asked.mapping),
+            micro_batches=options.micro_batches,
+            boundary_bytes=options.boundary_bytes,
+            mapping=cast("Mapping", options.mapping),
             order=cast("Order", order),
         )
     except InputError as error:
@@ -77,13 +77,13 @@ def parse_pipelines(text: str, name: str) -> list[Pipeline | None]:
     Raises:
         InputError: as `parse_pipeline`.
     """
-    asked: list[str] = []
+    texts: list[str] = []
     for each in text.split(","):
-        if asked and "=" in each:
-            asked[-1] += f",{each}"
+        if texts and "=" in each:
+            texts[-1] += f",{each}"
         else:
-            asked.append(each)
-    return [None if each == "none" else parse_pipeline(each, name) for each in asked]
+            texts.append(each)
+    return [None if each == "none" else parse_pipeline(each, name) for each in texts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

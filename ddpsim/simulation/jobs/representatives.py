@@ -78,7 +78,7 @@ class RankKind:
         return self.spread > 0 or (self.node_spread > 0 and self.nodes > 1)
 
     def beyond_record(self) -> float:
-        """Return how many times longer the latest of the other ranks is expected to take than what they draw tells.
+        """Return the factor from the latest of the other ranks' draws to what the latest of them is expected to take.
 
         N draws among n quantiles q[k] have an expected maximum of sum q[k] ((k + 1)^N - k^N) / n^N, at most the last
         quantile; what is behind them has none.
@@ -218,10 +218,10 @@ class SimulatedRank:
     seen: Sequence[PolicyView]
 
 
-def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) -> Iterator[SimulatedRank]:
+def representatives_of(kind: RankKind, options: Options, total: int, world_size: int = 0) -> Iterator[SimulatedRank]:
     """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others.
 
-    One process without DDP, a world of 0, is nobody's straggler.
+    One process without DDP, a world of 0, has no stragglers.
     """
     varies = world_size and (options.straggling is not None or options.jitter > 0)
     factors = factors_of(options, kind.ranks, world_size, total) if varies else None

@@ -1,4 +1,9 @@
-"""The options of a simulated run, what follows from them, and what they refuse: each other, a workload, the ranks."""
+"""The options of a simulated run, what follows from them, and what they refuse: each other, a workload, the ranks.
+
+`Options` adds to `JobOptions` what only a simulation has: factors, stragglers, parallel models, another job. A value
+by itself is refused where it is read, two that exclude each other in `__post_init__`, and what a workload or the ranks
+rule out in `check` and `check_ranks`, which `resolve` calls.
+"""
 
 from __future__ import annotations
 
@@ -262,14 +267,14 @@ class Options(JobOptions):
         Raises:
             InputError: a layer that the model does not have.
         """
-        found: set[int] = set()
+        indices: set[int] = set()
         for layer in self.unused.get(rank, ()):
             below = [i for i, p in enumerate(parameters) if p.name == layer or p.name.startswith(f"{layer}.")]
             if not below:
                 remedy = "give a module's name, e.g. encoder.layer.3"
                 raise InputError(f"no parameter is below {layer!r}", place=f"unused[{rank}]", remedy=remedy)
-            found.update(below)
-        return frozenset(found)
+            indices.update(below)
+        return frozenset(indices)
 
     def bucket_plan(self, workload: Workload, of: Sequence[int] | None = None) -> BucketPlan:
         """Return the plan these options give `workload`, in the arrival order of its first recorded iteration.
@@ -320,16 +325,17 @@ class Options(JobOptions):
             InputError: NCCL without a GPU, a factor on host time where the host's time is the computation, an input
                 stage to be taken from it where it has none, or parameters on several devices.
         """
+        # In the order of what is refused first: what has to be known of the workload, then what it cannot be with.
         if self.input_stage != NO_INPUT:
             self.input_of(workload)
         check_devices_told(workload.name, workload.devices, workload.parameters)
         cuts = (("tensor_parallel", workload.tensor), ("expert_parallel", workload.experts))
         for name, cut in cuts:
-            parts, asked = 1 if cut is None else cut.ranks, getattr(self, name)
-            if parts != asked:
+            parts, wanted = 1 if cut is None else cut.ranks, getattr(self, name)
+            if parts != wanted:
                 what = f"{workload.name} is {'a whole step' if parts == 1 else f'one of {parts} parts of a step'}"
                 remedy = "take the part by `Model.of(workload).on(topology, options=options)`, as `ddpsim.predict` does"
-                raise InputError(f"{what}, asked for is {asked}", place=name, remedy=remedy)
+                raise InputError(f"{what}, asked for is {wanted}", place=name, remedy=remedy)
         if self.pipeline is not None and self.pipeline.boundary_bytes is None and workload.boundary_bytes is None:
             what = f"how many bytes pass from one layer of {workload.name} to the next is not known"
             remedy = (

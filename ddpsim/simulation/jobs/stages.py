@@ -1,7 +1,7 @@
 """A model in consecutive stages, and what each rank of a pipeline has of a workload and of its pace.
 
 A stage is some layers next to each other in forward's order, of which the longest is as short as can be. Rank r of P
-has the stages r, r + P, and so on.
+has the stages r, r + P, and so on. Read `parts_of`: it makes a `ModelPart` for each rank of a pipeline.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ def boundary_of(workload: Workload) -> int | None:
     Where its operators are known they are its tokens times their width, of 16 bits where all is: under autocast the
     sums beside its blocks stay in fp32.
     """
-    kept = workload.operators
-    if kept is None or kept.forward_use is None or all(len(each.shape) != 1 for each in workload.all_parameters):
-        return None  # nobody counted, or no norm has the width
-    blocks = blocks_in(kept.forward, kept.forward_use, workload.all_parameters)
+    ops = workload.operators
+    if ops is None or ops.forward_use is None or all(len(each.shape) != 1 for each in workload.all_parameters):
+        return None  # not counted, or no norm has the width
+    blocks = blocks_in(ops.forward, ops.forward_use, workload.all_parameters)
     if not blocks:
         return None
-    scale = workload.batch_size / kept.batch_size
+    scale = workload.batch_size / ops.batch_size
     values = round(scale * blocks[0].row.rows) * width_of(workload.all_parameters)
     return values * (2 if workload.precision == "bf16" else 4)
 
@@ -126,7 +126,7 @@ class StagePart:
 
 
 ONLY_STAGE = StagePart(0, frozenset(), (0.0, 1.0), (0.0, 1.0))
-"""Of a whole model, whose parameters nobody tells from those of other stages."""
+"""Of a whole model, which is one stage."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,20 +163,22 @@ class ModelPart:
         )
 
 
-def parts_of(workload: Workload, given: Pipeline) -> Iterator[ModelPart]:
+def parts_of(workload: Workload, pipeline: Pipeline) -> Iterator[ModelPart]:
     """Yield what each rank of a pipeline has of `workload`.
 
     Raises:
         InputError: more stages than layers, or an order that its micro-batches do not go into.
     """
-    cut = stages_of(workload, given.stages * given.stages_per_rank)
+    # Two clocks: a stage's span is a share of forward on the device, and on the host, which launches layers at other
+    # shares of its own time. `own` has the same within what the rank has, its stages one after the other.
+    cut = stages_of(workload, pipeline.stages * pipeline.stages_per_rank)
     count = len(cut.stages)
     device = _spans(cut.forward_s)
     host = _host_spans(workload, cut, device)
-    works = works_of(given.order, given.stages, given.micro_batches, given.stages_per_rank)
+    works = works_of(pipeline.order, pipeline.stages, pipeline.micro_batches, pipeline.stages_per_rank)
     sizes = [each.size_bytes for each in workload.parameters]
-    for place in range(given.stages):
-        held = range(place, count, given.stages)
+    for place in range(pipeline.stages):
+        held = range(place, count, pipeline.stages)
         indices = tuple(sorted(index for k in held for index in cut.stages[k]))
         local = {index: at for at, index in enumerate(indices)}
         lasts = [[each[k][1] - each[k][0] for k in held] for each in (host, device)]
@@ -193,8 +195,8 @@ def parts_of(workload: Workload, given: Pipeline) -> Iterator[ModelPart]:
         )
         size = sum(sizes[index] for index in indices) / sum(sizes)
         part = ModelPart(place, indices, sum(lasts[0]), sum(lasts[1]), size, workload, stages)
-        kept = count_most_under_way(works[place]) / given.stages_per_rank
-        yield replace(part, workload=_workload_of(workload, cut, part, kept))
+        most_kept = count_most_under_way(works[place]) / pipeline.stages_per_rank
+        yield replace(part, workload=_workload_of(workload, cut, part, most_kept))
 
 
 def plan_in_model(plans: Mapping[ModelPart, BucketPlan], parameters: Sequence[Parameter]) -> BucketPlan:
@@ -229,14 +231,14 @@ def _messages_of(
     """Return the messages of a stage's layers, of which those of forward lie in its span on the device."""
     if tensor is None:
         return ()
-    found = []
+    messages = []
     for each in tensor.messages:
         if each.before is not None:
             if each.before in stage:
-                found.append(replace(each, before=local[each.before]))
+                messages.append(replace(each, before=local[each.before]))
         elif device[0] < each.device <= device[1] or (each.device == device[0] == 0.0):
-            found.append(replace(each, host=_within(each.host, host), device=_within(each.device, device)))
-    return tuple(found)
+            messages.append(replace(each, host=_within(each.host, host), device=_within(each.device, device)))
+    return tuple(messages)
 
 
 def _within(share: float, span: Span) -> float:
@@ -244,12 +246,14 @@ def _within(share: float, span: Span) -> float:
     return min(1.0, max(0.0, (share - begin) / (end - begin))) if end > begin else 1.0
 
 
-def _workload_of(workload: Workload, cut: StageCosts, part: ModelPart, kept: float) -> Workload:
+def _workload_of(workload: Workload, cut: StageCosts, part: ModelPart, most_kept: float) -> Workload:
     """Return the workload of a rank: its stages one after the other, the last first in backward.
 
     Args:
-        kept: micro-batches of whose activations it keeps its stages' at once, at most.
+        most_kept: micro-batches of whose activations it keeps its stages' at once, at most.
     """
+    # Forward goes by time, backward by its gradients, the optimizer by bytes: what each was cut by. Frozen parameters
+    # and buffers go where the nearest parameter of their module is. Operators would be of the whole model: left out.
     indices, held = list(part.indices), [each.stage for each in part.stages]
     hook, ready = (
         _gradients_of(times, cut, held)[:, indices] for times in (workload.gradient_hook_s, workload.gradient_ready_s)
@@ -273,7 +277,7 @@ def _workload_of(workload: Workload, cut: StageCosts, part: ModelPart, kept: flo
         gradient_hook_s=hook,
         gradient_ready_s=ready,
         forward_use_s=None,
-        activations_bytes=None if whole is None else round(whole * part.device * kept),
+        activations_bytes=None if whole is None else round(whole * part.device * most_kept),
         tensor=tensor,
         operators=None,
     )
@@ -281,24 +285,24 @@ def _workload_of(workload: Workload, cut: StageCosts, part: ModelPart, kept: flo
 
 def _gradients_of(times: Seconds, cut: StageCosts, held: Sequence[int]) -> Seconds:
     """Return when the gradients of a rank's stages come, where these run one after the other; NaN of the others."""
-    found, offset = np.full_like(times, np.nan), np.zeros(len(times))
+    ready_s, offset = np.full_like(times, np.nan), np.zeros(len(times))
     for stage in reversed(held):
         own = list(cut.stages[stage])
         behind = [index for other in cut.stages[stage + 1 :] for index in other]
         begin = np.fmax.reduce(times[:, behind], axis=1, initial=0.0)
         end = np.fmax(np.fmax.reduce(times[:, own], axis=1, initial=0.0), begin)
-        found[:, own] = np.maximum(times[:, own] - begin[:, None], 0.0) + offset[:, None]
+        ready_s[:, own] = np.maximum(times[:, own] - begin[:, None], 0.0) + offset[:, None]
         offset = offset + end - begin
-    return found
+    return ready_s
 
 
 def pace_of_part(whole: IterationProfile, part: ModelPart) -> IterationProfile:
     """Return the pace of a rank, of that of the whole model; gradients are numbered among those that it has."""
     own = {index: at for at, index in enumerate(part.indices)}
-    kept = _keep(whole, own.keys(), ends=part.place == 0)
+    kept_gradients = _keep(whole, own.keys(), ends=part.place == 0)
     made = replace(
-        kept,
-        order=tuple(own[index] for index in kept.order),
+        kept_gradients,
+        order=tuple(own[index] for index in kept_gradients.order),
         forward_host=whole.forward_host * part.host,
         forward_work=whole.forward_work * part.device,
         optimizer_host=whole.optimizer_host * part.size,

@@ -1,4 +1,4 @@
-"""How the computing times of ranks are distributed, where some straggle and nobody knows which."""
+"""Distributions of ranks' computing times, where some straggle and it is not known which."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class StragglerDistribution:
         example, make = _KINDS[name]
         try:
             numbers = [float(value) for value in values]
-            made = make(*numbers)
+            draw = make(*numbers)
         except (TypeError, ValueError):
             what, remedy = f"{text!r} is no distribution with its parameters", f"write e.g. {example}"
             raise InputError(what, place="straggling", remedy=remedy) from None
-        return cls(text, made)
+        return cls(text, draw)
 
     def factors(self, rng: np.random.Generator, count: int) -> Factors:
         """Return the factors of `count` ranks."""

@@ -37,7 +37,7 @@ WHOLE_UPDATE = OptimizerUpdate((), (), 1.0)
 
 @dataclass(frozen=True, slots=True)
 class ForwardWait:
-    """A moment of forward before which messages may be waited for, and at which they may be launched.
+    """A place in forward before which messages may be waited for, and at which they may be launched.
 
     Attributes:
         host, work: share of forward that is over then, on the host and on the device.
@@ -140,15 +140,15 @@ def _find_waits(
     for message in schedule:
         if blocked := _parameters(PointKind.FORWARD, message.blocks):
             needed.add(min(blocked, key=device.__getitem__))
-    found: dict[float, tuple[list[tuple[int, OptimizerUpdate]], list[int]]] = {}
+    waits: dict[float, tuple[list[tuple[int, OptimizerUpdate]], list[int]]] = {}
     for members, update in late:
         order = min(first.get(index, 0) for index in members)
-        found.setdefault(float(device[list(members)].min()), ([], []))[0].append((order, update))
+        waits.setdefault(float(device[list(members)].min()), ([], []))[0].append((order, update))
     for index in sorted(needed, key=lambda index: (device[index], index)):
-        found.setdefault(float(device[index]), ([], []))[1].append(index)
+        waits.setdefault(float(device[index]), ([], []))[1].append(index)
     stops, over = [], 0.0
-    for share in sorted(found):
-        updates, parameters = found[share]
+    for share in sorted(waits):
+        updates, parameters = waits[share]
         over = max(over, float(host[np.abs(device - share) <= _ROUNDING].min()))
         chosen = tuple(update for _, update in sorted(updates, key=lambda pair: pair[0]))
         stops.append(ForwardWait(over, share, chosen, points(PointKind.FORWARD, tuple(parameters))))

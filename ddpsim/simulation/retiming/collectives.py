@@ -1,4 +1,11 @@
-"""The collectives of a run under other constants: what each takes beside the others and the computation it meets."""
+"""The collectives of a run under other constants: what each takes beside the others and the computation it meets.
+
+A collective's time is `_ratio` times what it takes alone, over what is left of the links: `lasts = ratio * alone / (1 -
+part * (1 - rate))`. `alone` depends on the share of its time in which ranks compute (`CollectivePrices.bytes_s`),
+`rate` is its mean part of links where those on them at once share evenly, `part` how much of that loss it was seen to
+pay, and `ratio` what the run shows beyond all this. `part` and `ratio` are of the run and kept; the others are found
+anew in each pass (`RetimedCollectives.relax`).
+"""
 
 from __future__ import annotations
 
@@ -15,12 +22,12 @@ from ddpsim.common.operation import Operation
 from ddpsim.simulation.graph import NodeKind, RankGraph
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.lanes import send_s
-from ddpsim.simulation.retiming.dependencies import Moments, RetimedRun, goes_apart, is_in_line, narrow
+from ddpsim.simulation.retiming.dependencies import PassTimes, RetimedRun, goes_apart, is_in_line, narrow
 from ddpsim.simulation.retiming.intervals import Columns, fair_rates, integrate_busy, share
 from ddpsim.simulation.retiming.prices import CollectivePrices, Prices, SentCollective
 
 _MET = 0.02
-"""Share of the links that others have from which on it is told by a run what they cost."""
+"""Share of the links that others must have had in the run, for its times to show what sharing costs."""
 
 ROUNDING = 1e-9
 """Share by which times may differ, as sums of the same floating-point numbers do in another order."""
@@ -49,20 +56,22 @@ class BatchCopies:
     def of(cls, seen: RetimedRun, prices: Prices, number: int) -> BatchCopies:
         """Return those of a rank, which take as many times longer than by themselves as in the run."""
         order, times = seen.order, seen.run.times
-        rank, setting = order.graph.ranks[number], seen.run.settings[number]
-        streams = (rank.copies, rank.compute if setting.input_stage is not None else [])
+        rank, rank_config = order.graph.ranks[number], seen.run.rank_configs[number]
+        streams = (rank.copies, rank.compute if rank_config.input_stage is not None else [])
         kinds = order.graph.kind
-        found = [(node, at) for nodes in streams for at, node in enumerate(nodes) if kinds[node] is NodeKind.COPY]
-        nodes, places = (np.array(each, dtype=np.intp) for each in (zip(*found, strict=True) if found else ((), ())))
-        begin, end = (np.array([each[node] for node, _ in found])[:, None] for each in (times.begin, times.end))
-        copied = bool(found) and not setting.execution.one_thread
+        copied_at = [(node, at) for nodes in streams for at, node in enumerate(nodes) if kinds[node] is NodeKind.COPY]
+        nodes, places = (
+            np.array(each, dtype=np.intp) for each in (zip(*copied_at, strict=True) if copied_at else ((), ()))
+        )
+        begin, end = (np.array([each[node] for node, _ in copied_at])[:, None] for each in (times.begin, times.end))
+        copied = bool(copied_at) and not rank_config.execution.one_thread
         alone_s = np.tile(_copied_s(seen.run, prices, number) if copied else np.zeros(seen.columns), (len(nodes), 1))
         rows = order.row[nodes]
-        made = cls(rows, np.where(places > 0, rows - 1, 0), order.row[order.queued[nodes]], alone_s, (begin, end))
+        copies = cls(rows, np.where(places > 0, rows - 1, 0), order.row[order.queued[nodes]], alone_s, (begin, end))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = (end - begin) / alone_s[:, :1]
-        seen.lasts[made.rows] = alone_s * np.where(np.isfinite(ratio), ratio, 1.0)
-        return made
+        seen.lasts[copies.rows] = alone_s * np.where(np.isfinite(ratio), ratio, 1.0)
+        return copies
 
     @property
     def met(self) -> bool:
@@ -78,10 +87,10 @@ class BatchCopies:
 
 def _copied_s(run: JobRun, prices: Prices, number: int) -> Columns:
     """Return what copying a batch to a rank's device takes by itself, by assumption."""
-    stage = run.settings[number].input_stage
+    stage = run.rank_configs[number].input_stage
     if stage is None or stage.copy_bytes == 0:
         return np.zeros(len(prices.jobs))
-    together = range(run.job.placement.world_size) if stage.in_turn else run.draws[number].stands_for
+    together = range(run.job.placement.world_size) if stage.in_turn else run.simulated_ranks[number].stands_for
     known: dict[tuple[int, float], float] = {}
     for job, assumed in zip(prices.jobs, prices.assumed, strict=True):
         if (key := (id(job.placement), assumed.input)) not in known:
@@ -116,6 +125,7 @@ class RetimedCollectives:
         self._seen, self._prices, self._busy = seen, prices, busy
         run, ranks_of = seen.run, seen.order.graph.ranks
         self._apart = goes_apart(run)
+        # Places: one a meeting of ranks, in the order of lanes; where ranks do not meet, one a rank's own message.
         met_by: list[list[bool]] = [[]]
         if self._apart:
             each_rank = [[node for lane in rank.lanes for node in lane] for rank in ranks_of]
@@ -139,17 +149,19 @@ class RetimedCollectives:
         wire = np.array([run.times.wire.get(node, np.nan) for node in nodes])
         met = not self._apart and run.job.options.fidelity != "closed" and any(each.met for each in copies)
         self._copies = copies if met else []
+        # What it takes at least, whatever the links do: broadcasts of buffers, and allreduces over gloo beside others.
         self._floor = self._times.floor_s[self._kind]
         if not self._apart:
             least_s = self._times.beside_others_s(self._collectives, wire, seen.end_s[self._all[0]])
             self._floor = np.maximum(self._floor, least_s)
         self._links = self._list_shared_links()
+        # Last what the run shows of each beyond its price; then its price in each column is what it takes.
         self._ratio, self._seen_busy, seen_rates = self._seen_ratio(wire)
         self._part, self._seen_rates, self._rates_now = self._parts(seen_rates), seen_rates, seen_rates
         self._set_lasts(self._time_alone(self._seen_busy), seen_rates)
 
-    def relax(self, now: Moments, horizon_s: float) -> bool:
-        """Let collectives take what the computation beside them costs at these moments; return whether it does."""
+    def relax(self, now: PassTimes, horizon_s: float) -> bool:
+        """Let collectives take what the computation at these times costs them; return whether it costs anything."""
         if not self._times.busy_matters and not self._links:
             return False
         rows = self._all[0]
@@ -175,8 +187,8 @@ class RetimedCollectives:
         if not self._links:
             return self._times.another_choice
         others = [each is not self._seen.run.shared for each in self._prices.shared]
-        found: NDArray[np.bool_] = self._times.another_choice | np.array(others)
-        return found
+        changed: NDArray[np.bool_] = self._times.another_choice | np.array(others)
+        return changed
 
     def measure_changed_overlap(self) -> Columns:
         """Return for which share of their time collectives share links otherwise than the run saw, or with copies."""
@@ -195,18 +207,18 @@ class RetimedCollectives:
             return list(map(np.array, ways))
         if run.job.options.fidelity == "closed":
             return []
-        found: dict[int, list[int]] = {}
+        places_on: dict[int, list[int]] = {}
         streams: dict[int, set[int]] = {}
         for place, each in enumerate(self._collectives):
             network = run.shared.lanes[each.lane].collectives.network
-            found.setdefault(id(network), []).append(place)
+            places_on.setdefault(id(network), []).append(place)
             streams.setdefault(id(network), set()).add(each.lane)
         copied = range(len(self._collectives), len(self._collectives) + sum(len(each.rows) for each in self._copies))
         if copied:
-            found.setdefault(id(world.network), []).extend(copied)
+            places_on.setdefault(id(world.network), []).extend(copied)
             streams.setdefault(id(world.network), set()).update((-1, -2))
         several = world.streams_per_group > 1
-        return [np.array(places) for key, places in found.items() if several or len(streams[key]) > 1]
+        return [np.array(places) for key, places in places_on.items() if several or len(streams[key]) > 1]
 
     def _rates(self, begin: Columns, end: Columns, horizon_s: float) -> Columns:
         """Return which part of the links each has, in the mean, where those on them at once have equal parts."""
@@ -216,24 +228,24 @@ class RetimedCollectives:
         return rates
 
     def _parts(self, seen_rates: Columns) -> Columns:
-        """Return how much of what equal parts would cost each was seen to pay; the usual where it met nobody."""
+        """Return how much of what equal parts would cost each paid in the run; the median where it shared no links."""
         met = seen_rates < 1 - _MET
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(met, np.clip((1 - 1 / self._ratio) / (1 - seen_rates), 0.0, 1.0), 1.0)
-        found = np.empty_like(parts)
+        filled = np.empty_like(parts)
         count = len(self._collectives)
         for kind in (slice(count), slice(count, None)):
             known = parts[kind][met[kind]].tolist()
-            found[kind] = np.where(met[kind], parts[kind], median(known) if known else 1.0)
-        self._ratio = self._ratio * (1 - found * (1 - seen_rates))
-        return found
+            filled[kind] = np.where(met[kind], parts[kind], median(known) if known else 1.0)
+        self._ratio = self._ratio * (1 - filled * (1 - seen_rates))
+        return filled
 
     def _set_lasts(self, alone_s: Columns, rates: Columns) -> None:
         lasts = self._ratio * alone_s / (1 - self._part * (1 - rates))
         count = len(self._collectives)
-        found = np.maximum(lasts[:count], self._floor)
+        at_least = np.maximum(lasts[:count], self._floor)
         for rows in self._all:
-            self._seen.lasts[rows] = found
+            self._seen.lasts[rows] = at_least
         for copies in self._copies:
             self._seen.lasts[copies.rows] = lasts[count : count + len(copies.rows)]
             count += len(copies.rows)
@@ -261,6 +273,7 @@ class RetimedCollectives:
         Then for which share of it ranks were busy, and which part of the links it had where those on them are alike.
         """
         end = self._seen.end_s[self._all[0]]
+        # Messages in line waited behind each other, which is no time that their own bytes took.
         begin, took_s = wire, end - wire
         if self.line_s.any():
             begin = self._find_sent(wire, end)
@@ -280,6 +293,7 @@ class RetimedCollectives:
             begun, over = np.concatenate([begun, began]), np.concatenate([over, ended])
             took_s = np.concatenate([took_s, (copies.seen[1] - copies.seen[0])[:, 0]])
         floor_s = np.pad(floor_s, (0, len(took_s) - len(floor_s)))
+        # What its least time bound says nothing of how much longer its bytes took.
         bound = (floor_s > alone_s) & (took_s <= floor_s * (1 + ROUNDING))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(np.isfinite(took_s) & ~bound & (alone_s > 0), took_s / alone_s, 1.0)
@@ -307,7 +321,7 @@ def _meetings(ranks: Sequence[RankGraph]) -> tuple[list[list[bool]], list[list[i
     for lane in range(len(ranks[0].lanes)):
         mine = [rank.lanes[lane] for rank in ranks]
         some = next((each for each in mine if each), [])
-        for own, found, has in zip(mine, nodes, there, strict=True):
-            found.extend(own or some)
+        for own, mine_all, has in zip(mine, nodes, there, strict=True):
+            mine_all.extend(own or some)
             has.extend([bool(own)] * len(some))
     return there, nodes

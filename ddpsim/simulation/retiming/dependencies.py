@@ -2,6 +2,9 @@
 
 Streams, the host, the loader and the collectives of a lane keep the order that the run showed. What lies on one stream
 between two waits is one operation: an end is the sum of what the nodes take, from the latest of where they could begin.
+
+Start at `Dependencies.__init__`: each resource writes operations, with the rows they find and the rows they need, and a
+topological sort puts them in order. The functions below it are the operations, one a kind of node.
 """
 
 from __future__ import annotations
@@ -42,8 +45,8 @@ def is_in_line(run: JobRun, lane: int) -> bool:
 
 
 @dataclass(slots=True)
-class Moments:
-    """The moments of one pass over a run, by row of a node and column of an assumption.
+class PassTimes:
+    """When everything happens in one pass over a run, by row of a node and column of an assumption.
 
     Attributes:
         end: of nodes.
@@ -68,7 +71,7 @@ class Moments:
     loaders: list[list[Loader]]
 
 
-Operation = Callable[[Moments], None]
+Operation = Callable[[PassTimes], None]
 
 
 class Dependencies:
@@ -203,7 +206,7 @@ class Dependencies:
 def _run_in_turn(rows: slice, begin: Sequence[int]) -> Operation:
     """One after the other, the first when the last of others has ended."""
 
-    def done(now: Moments) -> None:
+    def done(now: PassTimes) -> None:
         ends = now.end[rows]
         np.cumsum(now.lasts[rows], axis=0, out=ends)
         ends += _find_last(now.end, begin)
@@ -216,10 +219,12 @@ def _run_queued(rows: slice, after: Sequence[int], released: NDArray[np.intp], l
     places = np.flatnonzero(lags_s)
     seconds = lags_s[places, None]
 
-    def done(now: Moments) -> None:
+    def done(now: PassTimes) -> None:
         lasts, begin = now.lasts[rows], now.end[released]
         if len(places):
             begin[places] += seconds
+        # Node k ends at max over i <= k of (begin_i + what i to k take), where begin_i is when the host had queued i: a
+        # running maximum of begin_i less all work before i, plus the work until k.
         worked = np.cumsum(lasts, axis=0)
         begin -= worked
         begin += lasts
@@ -234,7 +239,9 @@ def _run_paced(rows: slice, before: int, paced: NDArray[np.bool_], number: int) 
     """One after the other, layers that sleep no sooner than they are due."""
     sleeps = paced[:, None]
 
-    def done(now: Moments) -> None:
+    def done(now: PassTimes) -> None:
+        # The same running maximum: what works takes its time, and a layer that sleeps ends when it is due, or at once
+        # where that has passed.
         lasts = now.lasts[rows]
         slept = np.cumsum(np.where(sleeps, lasts, 0.0), axis=0)
         worked = np.where(sleeps, 0.0, lasts)
@@ -249,7 +256,7 @@ def _run_paced(rows: slice, before: int, paced: NDArray[np.bool_], number: int) 
 
 
 def _resume(row: int, before: int, after: Sequence[int], number: int) -> Operation:
-    def done(now: Moments) -> None:
+    def done(now: PassTimes) -> None:
         end = now.end[row] = now.end[before]
         now.due[number] = now.due[number] + end - now.end[after[0]] if after else end
 
@@ -257,9 +264,9 @@ def _resume(row: int, before: int, after: Sequence[int], number: int) -> Operati
 
 
 def _load(row: int, before: int, number: int) -> Operation:
-    def done(now: Moments) -> None:
-        asked = zip(now.loaders[number], now.end[before].tolist(), strict=True)
-        now.end[row] = [loader.take(moment) for loader, moment in asked]
+    def done(now: PassTimes) -> None:
+        came_s = now.end[before].tolist()
+        now.end[row] = [loader.take(each_s) for loader, each_s in zip(now.loaders[number], came_s, strict=True)]
 
     return done
 
@@ -271,7 +278,9 @@ Arrival = tuple[int, list[int]]
 def _meet(arrivals: Sequence[Arrival], place: int, *, in_line: bool) -> Operation:
     """A collective for which ranks meet, on the first stream of its lane that is free."""
 
-    def done(now: Moments) -> None:
+    def done(now: PassTimes) -> None:
+        # `free` is when each of the lane's one or two streams is, the earlier first: as `GraphRun` has it, the next
+        # collective goes to that one.
         free, line, wire = now.free[place], now.line[place], None
         for row, after in arrivals:
             begin = now.begin[row] = np.maximum(_find_last(now.end, after), free[0]) + now.late[row]
@@ -294,7 +303,7 @@ def _meet(arrivals: Sequence[Arrival], place: int, *, in_line: bool) -> Operatio
 def _meet_apart(arrivals: Sequence[Arrival]) -> Operation:
     """Collectives that take no time, each rank by itself."""
 
-    def done(now: Moments) -> None:
+    def done(now: PassTimes) -> None:
         for row, after in arrivals:
             now.begin[row] = now.wire[row] = now.end[row] = _find_last(now.end, after)
 
@@ -302,24 +311,24 @@ def _meet_apart(arrivals: Sequence[Arrival]) -> Operation:
 
 
 def _find_last(end: Columns, rows: Sequence[int]) -> Columns:
-    found: Columns = end[rows[0]]
+    latest: Columns = end[rows[0]]
     for row in rows[1:]:
-        found = np.maximum(found, end[row])
-    return found
+        latest = np.maximum(latest, end[row])
+    return latest
 
 
-def narrow(made: object, names: Sequence[str], columns: NDArray[np.intp]) -> None:
+def narrow(owner: object, names: Sequence[str], columns: NDArray[np.intp]) -> None:
     """Let attributes have some of their columns only."""
     for name in names:
-        setattr(made, name, getattr(made, name)[..., columns])
+        setattr(owner, name, getattr(owner, name)[..., columns])
 
 
 @dataclass(slots=True, eq=False)
 class RetimedRun:
-    """What a run has shown, and what its nodes take under several assumptions.
+    """A run, and what its nodes take under several assumptions.
 
     Attributes:
-        order: of the part of its graph that is told.
+        order: of the part of its graph that is retimed.
         end_s: when the node of each row ended in the run.
         lasts: what it takes now: (rows, assumptions).
         late: how long a collective waits for multiprocessors before it begins.

@@ -1,7 +1,8 @@
 """What each node of a graph takes under several assumptions at once: a column an assumption.
 
-Nodes' seconds are linear in DDP's costs, which `StepGraph.terms` has, and beside those in the pace of the rank's device
-or host. Nothing is built anew for that. What would make another graph, is refused.
+A node's seconds are a sum of DDP's costs, each so many times (`StepGraph.terms`), and of the model's own time, which
+goes with the pace of the rank's device or host. So a column is a product of matrices, and nothing is built anew. What
+would make another graph is marked (`Prices.another`). Read `Prices.__init__`; `CollectivePrices` has the messages'.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, Collective, No
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.jobs.representatives import LATEST, SimulatedRank
 from ddpsim.simulation.linear import PER, Terms
+from ddpsim.simulation.rank_config import RankConfiguration
 from ddpsim.simulation.retiming.dependencies import is_in_line, numbers_of
 from ddpsim.simulation.retiming.intervals import Columns
 from ddpsim.simulation.scheduling import schedule_of
-from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.gpus import AchievedGpu
 
 _COMPUTED = (Cause.FORWARD, Cause.BACKWARD, Cause.OPTIMIZER)
@@ -61,7 +62,8 @@ def has_prices(run: JobRun) -> bool:
 
     Of ranks of several devices, whose order on each is not known beforehand, none are.
     """
-    return run.job.placement.devices == 1 and all(any(kind is draw.kind for kind in run.kinds) for draw in run.draws)
+    known = set(map(id, run.kinds))
+    return run.job.placement.devices == 1 and all(id(each.kind) in known for each in run.simulated_ranks)
 
 
 class Prices:
@@ -88,12 +90,14 @@ class Prices:
         self._keeps: dict[tuple[object, ...], bool] = {}
         job = run.job
         self.costs = [self._costs(each.calibration, job.gpu) for each in assumed]
-        self.ranks = [self._price_rank(draw, setting) for draw, setting in zip(run.draws, run.settings, strict=True)]
+        self.ranks = [self._price_rank(*pair) for pair in zip(run.simulated_ranks, run.rank_configs, strict=True)]
         self.jobs = [job, *map(job.with_assumptions, assumed[1:], self.costs[1:])]
         self.another = np.zeros(len(assumed), dtype=bool)
-        for draw in run.draws:
-            kind = draw.kind
+        for simulated in run.simulated_ranks:
+            kind = simulated.kind
             others = [replace(kind, spread=c.pace_spread, node_spread=c.node_spread) for c in self.costs]
+            # A rank that stands for the slowest is in the graph only where devices differ; of several recorded
+            # iterations there is one in any case, the latest of their draws.
             self.another |= [len(kind.paces) == 1 and other.differs != kind.differs for other in others]
         self.another |= list(map(self._moves_part_of_host, assumed, self.costs))
         if job.options.straggling is not None:
@@ -104,6 +108,7 @@ class Prices:
         names = list(self.ranks[0].constants)
         nodes, sums, times = _terms(graph, names)
         constants = [np.stack(list(rank.constants.values())) for rank in self.ranks]
+        # Work of no time has no node. Where a constant was 0 in the run and is more in a column, nodes are missing.
         used = np.flatnonzero(times.any(axis=0) | (np.array(names) == ENTER_S))
         for values, each in zip(constants, graph.ranks, strict=True):
             if not each.one_thread:
@@ -125,7 +130,7 @@ class Prices:
         key = assumed.compute, id(assumed.calibration), assumed.latency, assumed.links, assumed.link_rate
         if key not in self._keeps:
             options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
-            first, plan = run.kinds[0].workload, run.settings[0].plans.plan(0)
+            first, plan = run.kinds[0].workload, run.rank_configs[0].plans.plan(0)
             self._keeps[key] = run.schedule == schedule_of(
                 options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration
             )
@@ -148,6 +153,7 @@ class Prices:
     ) -> None:
         """Price one rank's nodes, of which some are, in part, sums of constants."""
         of = slice(rank.nodes.start, rank.nodes.stop)
+        # What is left without DDP's costs is the model's; of a node of costs alone rounding leaves a trace.
         plain = np.array(graph.seconds[of])
         plain[nodes - of.start] -= constants_s[:, 0]
         plain[np.abs(plain) < _ROUNDING_S] = 0.0
@@ -164,7 +170,8 @@ class Prices:
     def shared(self) -> list[Communication]:
         """What the ranks communicate on, by assumption; factors on the time of collectives apart."""
         run = self._run
-        scheduled, of_transports = run.settings[0].scheduled(0), {(id(run.job.transports), run.job.latency): run.shared}
+        scheduled = run.rank_configs[0].scheduled(0)
+        of_transports = {(id(run.job.transports), run.job.latency): run.shared}
         for job in self.jobs:
             key = (id(job.transports), job.latency)
             if key not in of_transports:
@@ -172,37 +179,37 @@ class Prices:
                 of_transports[key] = plain.communication(simpy.Environment(), scheduled)
         return [of_transports[id(job.transports), job.latency] for job in self.jobs]
 
-    def _price_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
+    def _price_rank(self, simulated: SimulatedRank, rank_config: RankConfiguration) -> RankPrices:
         options = self._run.job.options
-        costs = [self._costs(each.calibration, setting.gpu) for each in self.assumed]
+        costs = [self._costs(each.calibration, rank_config.gpu) for each in self.assumed]
         device, host = (np.array([getattr(each, name) for each in self.assumed]) for name in ("compute", "host"))
-        kernels_s = setting.kernel_s * device
-        compute = device * self._devices(draw, sleeps=setting.execution.sleeps)
-        if (factor := options.stragglers.get(draw.kind.first, 1.0)) != 1:
+        kernels_s = rank_config.kernel_s * device
+        compute = device * self._devices(simulated, sleeps=rank_config.execution.sleeps)
+        if (factor := options.stragglers.get(simulated.kind.first, 1.0)) != 1:
             compute = compute * [each.straggler(factor) / factor for each in self.assumed]
         constants = dict(zip(TIMES, np.array([_times_of(each) for each in costs]).T, strict=True))
         constants[PER + "copy_Bps"] = np.array([1 / each.copy_Bps for each in costs])
-        codecs = [each.codec(options.codec.name, one_thread=setting.execution.one_thread) for each in costs]
+        codecs = [each.codec(options.codec.name, one_thread=rank_config.execution.one_thread) for each in costs]
         constants[CODEC_KERNEL_S] = np.array([each.launch_s for each in codecs])
         constants[PER + CODEC_RATE] = np.array([1 / each.memory_bandwidth for each in codecs])
         meets = np.array([not each.silent for each in self.assumed], dtype=float)
         constants |= {BUFFERS_PART + name: values * meets for name, values in constants.items()}
-        if not setting.collectives_take:
+        if not rank_config.collectives_take:
             meets = np.zeros_like(meets)
         entered = [each.entering_s(s) for each, s in zip(costs, kernels_s.tolist(), strict=True)]
         constants[ENTER_S] = np.array(entered) * meets
         late_s = np.array([each.late_kernels for each in costs]) * kernels_s * meets
         return RankPrices(costs, compute, host, late_s, constants)
 
-    def _devices(self, draw: SimulatedRank, *, sleeps: bool) -> Columns:
+    def _devices(self, simulated: SimulatedRank, *, sleeps: bool) -> Columns:
         """Return the factors by which devices beside each other, and the slowest of them, take longer than they did."""
-        kind = draw.kind
+        kind = simulated.kind
         factors = np.array([each.shared_compute_slowdown if kind.beside_others else 1.0 for each in self.costs])
-        if draw.rank == LATEST and not sleeps:
+        if simulated.rank == LATEST and not sleeps:
             others = [replace(kind, spread=each.pace_spread, node_spread=each.node_spread) for each in self.costs]
             factors = factors * [other.slowest() for other in others]
-        found: Columns = factors / factors[0]
-        return found
+        relative: Columns = factors / factors[0]
+        return relative
 
     def _costs(self, calibration: Calibration | None, gpu: AchievedGpu | None) -> Costs:
         key = (id(calibration), id(gpu))
@@ -233,9 +240,9 @@ def _paces(graph: StepGraph, rank: RankGraph) -> NDArray[np.intp]:
     delays, host = kind == NodeKind.DELAY, _KEPT if rank.one_thread else _HOST
     works = (kind == NodeKind.COMPUTE) | (kind == NodeKind.PACED)
     computed = works & np.isin(cause, _COMPUTED)
-    found = np.where(computed | (delays & (cause == Cause.OPTIMIZER)), _DEVICE, _KEPT)
-    found = np.where(works & (cause == Cause.INPUT), _INPUT, found)
-    return np.where(delays & (cause == Cause.HOST), host, found)
+    pace = np.where(computed | (delays & (cause == Cause.OPTIMIZER)), _DEVICE, _KEPT)
+    pace = np.where(works & (cause == Cause.INPUT), _INPUT, pace)
+    return np.where(delays & (cause == Cause.HOST), host, pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +254,7 @@ class SentCollective:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells it from those that take another time."""
+        """Collectives of one key take the same time."""
         return self.sender, *self.collective.key
 
 
@@ -270,11 +277,12 @@ class CollectivePrices:
         known = {each: [cost.slowdown_of(dict(each)) for cost in costs] for each in dict.fromkeys(hops)}
         slowed = np.array([known[each] for each in hops])
         steps = np.maximum(np.array([each.step_slowdown for each in costs]) / slowed, 1.0)
+        # Most assumptions leave a transport as it is: a demand is made once a transport, and spread over the columns.
         distinct = list({id(each): each for each in shared}.values())
         columns = [distinct.index(each) for each in shared]
-        told = np.array([[self._demand(each, by) for by in map(columns.index, range(len(distinct)))] for each in sent])
-        told = told[:, columns]
-        latency, stall, links, threads, slow = np.moveaxis(told, -1, 0)
+        firsts = [columns.index(number) for number in range(len(distinct))]
+        demands = np.array([[self._demand(each, by) for by in firsts] for each in sent])[:, columns]
+        latency, stall, links, threads, slow = np.moveaxis(demands, -1, 0)
         self.another_choice = np.zeros(len(columns), dtype=bool)
         if len(distinct) > 1 and not apart:
             chosen = [[self._choice(each, by) for by in distinct] for each in collectives]
@@ -283,6 +291,8 @@ class CollectivePrices:
         self._wire = np.array(wire)
         self.latency_s: Columns = latency * self._wire
         self._idle_s: Columns = (stall + np.maximum(links, threads)) * self._wire
+        # Bytes go at the pace of the slower of links and threads. While ranks compute, threads are woken later and all
+        # of it takes longer; latencies and stalls keep their time, as in `Network`.
         busy = stall + np.where(slow > 0, np.maximum(links, threads * steps) * slowed, np.maximum(links, threads))
         self._busy_s: Columns = busy * self._wire
         self.alone_s: Columns = self.latency_s + self._idle_s
@@ -310,13 +320,14 @@ class CollectivePrices:
         return group.collectives.choice(group.sized(collective), collective.carried_as)
 
     def _demand(self, sent: SentCollective, column: int) -> tuple[float, float, float, float, float]:
+        """Return latency, stall, the bytes' time on links and by threads, and 1 where computation slows it."""
         collective, shared = sent.collective, self._prices.shared[column]
         apart = None if sent.sender is None else shared.apart
         if apart is None or sent.sender is None:
             group = shared.lanes[collective.lane]
             demand, capacities = group.demand(collective), group.collectives.transport.capacities
         else:
-            demand = apart.demand(self._run.draws[sent.sender].rank, collective)
+            demand = apart.demand(self._run.simulated_ranks[sent.sender].rank, collective)
             capacities = apart.network.capacities
         size_bytes, latency_s = demand.size_bytes, demand.latency_s
         links_s = size_bytes / min(demand.alone_rate(capacities), demand.rate_limit)
@@ -350,5 +361,5 @@ class CollectivePrices:
 
     def _time_alone(self, collective: Collective) -> Columns:
         alone_s = np.array([each.alone_s(collective) for each in self._prices.shared])
-        found: Columns = alone_s * self._prices.wire(collective.size_bytes)
-        return found
+        wire_s: Columns = alone_s * self._prices.wire(collective.size_bytes)
+        return wire_s

@@ -1,12 +1,14 @@
 """A run under other constants, without running it again where that can be: all assumptions at once, a column each.
 
 A run has shown in which order each resource takes its nodes, which collectives overlap, and how much longer each took
-than by itself. With those kept, when each node begins and ends follows from what nodes take: the latest end of what it
-comes after. What overlapping costs is looked up in the moments of the pass before, and passes are repeated until no
-moment moves. A column in which what was kept would change says so. It has to be simulated: by the same graph run again,
-where its nodes stay, with what they take then (`run_again`).
+than by itself. If these stay, each node begins at the latest end of what it comes after, and ends follow from what
+nodes take. What overlapping costs is read off the times of the pass before, and passes are repeated until no time
+moves: a fixed point. Where the order, or who overlaps whom, would change in a column, its period is not to be had so
+and None is returned; it has to be simulated: by the same graph run again with what its nodes take then (`run_again`),
+or, where the graph would be another, from the start.
 
-What one rank computes beside its collectives, in columns: its nodes' seconds, and by what they are slowed.
+Read `periods_s`, then `_Retiming.effects`, which decides of each column whether it has settled. `RankWork` is what one
+rank computes beside its collectives: its nodes' seconds, and by what they are slowed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from ddpsim.simulation.graph import NodeKind, StepGraph, beside_computing
 from ddpsim.simulation.job_run import JobRun, make_graph_run, period_of
 from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.simulation.retiming.collectives import ROUNDING, BatchCopies, RetimedCollectives
-from ddpsim.simulation.retiming.dependencies import Dependencies, Moments, RetimedRun, goes_apart, narrow
+from ddpsim.simulation.retiming.dependencies import Dependencies, PassTimes, RetimedRun, goes_apart, narrow
 from ddpsim.simulation.retiming.intervals import Columns, is_in_flight, mean_factors, sort_changes
 from ddpsim.simulation.retiming.prices import Prices, has_prices
 
@@ -55,6 +57,7 @@ class RankWork:
         places = np.flatnonzero(np.isin(order.kind[stream], _SLOWED))
         work, kinds = stream[places], order.kind[stream[places]]
         self._work, self._queued = order.row[work], order.row[order.queued[work]]
+        # Rows of a stream are consecutive, so that the one before ends where a node may begin.
         self._before = np.where(places > 0, self._work - 1, 0)
         self._seconds = prices.seconds[work]
         self._serves, busy = kinds != NodeKind.COMPUTE, kinds != NodeKind.SERVE
@@ -78,27 +81,29 @@ class RankWork:
     def _slowdown(self, prices: Prices, number: int, collectives: Sequence[int]) -> None:
         """Find what collectives take of the rank's processor in each column, or the factor that is known."""
         run = self._seen.run
-        setting, costs = run.settings[number], prices.ranks[number].costs
+        rank_config, costs = run.rank_configs[number], prices.ranks[number].costs
         known = [each.compute_slowdown_fixed for each in costs]
         self._fixed = np.where(known, [each.compute_slowdown for each in costs], np.nan)
-        self._share = setting.workload.arithmetic_share
+        self._share = rank_config.workload.arithmetic_share
         self._tail = np.array([each.tail_share for each in costs])
         nothing = np.zeros((len(collectives), len(costs)))
         self._taken = nothing, nothing
+        # Shares of the GPU are taken from each transport once, and scaled from the run's constants to a column's: they
+        # are proportional to both. Where the run had a measured factor, shares are unknown, and no column needs them.
         if known[0] or not collectives:
             return
         distinct = list({id(each): each for each in prices.shared}.values())
         columns = [distinct.index(each) for each in prices.shared]
-        slowdowns = [each.slowdown(setting.costs, setting.gpu, self._share) for each in distinct]
-        found = [run.graph.collectives[node] for node in collectives]
-        rows = {each.key: (row, each) for row, each in enumerate({each.key: each for each in found}.values())}
+        slowdowns = [each.slowdown(rank_config.costs, rank_config.gpu, self._share) for each in distinct]
+        mine = [run.graph.collectives[node] for node in collectives]
+        rows = {each.key: (row, each) for row, each in enumerate({each.key: each for each in mine}.values())}
         taken = [[slowdown.taken(each) for slowdown in slowdowns] for _, each in rows.values()]
         many, bandwidth = (
             np.array([[getattr(each, name) for each in row] for row in taken])[:, columns]
             for name in ("multiprocessors", "bandwidth")
         )
         bandwidth /= np.array([prices.wire(each.size_bytes) for _, each in rows.values()])
-        each_row = [rows[each.key][0] for each in found]
+        each_row = [rows[each.key][0] for each in mine]
         self._taken = (
             (many * _divide_by_first([each.channel_multiprocessors for each in costs]))[each_row],
             (bandwidth * _divide_by_first([each.memory_passes for each in costs]))[each_row],
@@ -107,6 +112,7 @@ class RankWork:
     def _scale_to_seen(self, collectives: Sequence[int]) -> None:
         """Let work take as many times its own seconds as it did in the run, and collectives be late that were."""
         times, own_late_s = self._seen.run.times, self._late_s[0]
+        # A run does not say which collectives came upon computation: those that began later than their stream was free.
         if own_late_s > 0:
             graph, streams = self._seen.run.graph, self._seen.run.shared.collectives.streams_per_group
             free: dict[int, list[float]] = {}
@@ -136,8 +142,8 @@ class RankWork:
             self._known = end, self._begin(end), end[self._work]
         return self._known[1:]
 
-    def relax(self, now: Moments, horizon_s: float) -> bool:
-        """Let work take what the collectives in flight at these moments cost it; return whether they cost anything."""
+    def relax(self, now: PassTimes, horizon_s: float) -> bool:
+        """Let work take what the collectives in flight at these times cost it; return whether they cost anything."""
         if self._late_s.any() and len(self._flights) and len(self._work):
             self._delay_late(now, horizon_s)
         disturbed = bool((self._fixed != 1).any())
@@ -145,20 +151,20 @@ class RankWork:
         if not len(self._work) or not len(self._flights) or not (disturbed or copying):
             return False
         begin, end = self._work_at(now.end)
-        flights, found = (now.begin[self._flights], now.end[self._flights]), self._seconds
+        flights, slowed_s = (now.begin[self._flights], now.end[self._flights]), self._seconds
         if disturbed:
-            moments, factors = self._factors(*flights)
-            found = found * mean_factors(begin, end, moments, factors, horizon_s)
+            times, factors = self._factors(*flights)
+            slowed_s = slowed_s * mean_factors(begin, end, times, factors, horizon_s)
         if self._serves.any():
             begun, over = (np.sort(each, axis=0) for each in flights)
             flying = is_in_flight(begin[self._serves], begun, over, horizon_s)
             slowed = np.where(flying, self._copy_slowdown, 1.0)
-            found = found.copy()
-            found[self._serves] = self._seconds[self._serves] * slowed
-        self._seen.lasts[self._work] = found
+            slowed_s = slowed_s.copy()
+            slowed_s[self._serves] = self._seconds[self._serves] * slowed
+        self._seen.lasts[self._work] = slowed_s
         return True
 
-    def _delay_late(self, now: Moments, horizon_s: float) -> None:
+    def _delay_late(self, now: PassTimes, horizon_s: float) -> None:
         """Let those collectives wait for multiprocessors that come upon computation."""
         ready = now.begin[self._flights] - self._seen.late[self._flights]
         begin, end = self._work_at(now.end)
@@ -166,12 +172,12 @@ class RankWork:
         self._seen.late[self._flights] = np.where(computed, self._late_s, 0.0)
 
     def _factors(self, begin: Columns, end: Columns) -> tuple[Columns, Columns]:
-        """Return the moments at which collectives begin and end, and the factor on computing time from each on."""
-        moments, count, multiprocessors, bandwidth = sort_changes(begin, end, *self._taken)
+        """Return when collectives begin and end, and the factor on computing time from each such time on."""
+        times, count, multiprocessors, bandwidth = sort_changes(begin, end, *self._taken)
         tail = np.where(multiprocessors > _NOTHING_S, self._tail, 0.0)
         derived = slowdown_factor(self._share, tail, np.minimum(multiprocessors, MOST), np.minimum(bandwidth, MOST))
-        beside = np.where(np.isnan(self._fixed), derived, self._fixed)
-        return moments, np.where(count > 0.5, beside, 1.0)
+        factor = np.where(np.isnan(self._fixed), derived, self._fixed)
+        return times, np.where(count > 0.5, factor, 1.0)
 
 
 def _divide_by_first(values: Sequence[float]) -> Columns:
@@ -179,7 +185,7 @@ def _divide_by_first(values: Sequence[float]) -> Columns:
     return np.array(values) / values[0] if values[0] else np.zeros(len(values))
 
 
-# All chosen by hand: `python -m studies.retiming` prints how far what is told is off, and what it costs.
+# All chosen by hand: `python -m studies.retiming` prints by how much retimed periods are off, and what they cost.
 SETTLED = 5e-5
 """Share of the period by which it no longer changes from one pass to the next, where it has settled."""
 
@@ -187,13 +193,16 @@ SETTLED_EFFECT = 0.02
 """The same as a share of what the assumption changes: a doubt is not known to a fiftieth of itself."""
 
 AHEAD = 5.0
-"""How many times as far a period may still move that has a limit so near."""
+"""A period whose passes shrink to a limit within `SETTLED` has settled while it moves by up to so many times that."""
 
 MOST_SWINGS = 0.01
-"""Share of a step by which all that one rank's nodes take may still move, whatever the period does meanwhile."""
+"""Share of a step by which the times of a rank's nodes, in sum, may still move in a pass where the period has settled.
+
+Times that swing against each other may leave a period where it is for one pass by chance.
+"""
 
 PASSES = 7
-"""So many at most; a column that has not settled then is simulated."""
+"""Passes at most; a column that has not settled by then is simulated."""
 
 DAMPED_BY = 0.1
 """The part by which what nodes take stays behind what they would in a pass: overlaps may swing otherwise.
@@ -212,20 +221,20 @@ Chosen by hand: of 0.1, 0.3 and 0.5, and of 7, 10 and 14, the fewest that settle
 """
 
 MOST_RATIO = 0.7
-"""Of what a period moves in a pass, either way, to what it did in the pass before, where it has a limit."""
+"""Ratio of a period's move in a pass to that in the pass before, either way, up to which its moves have a limit."""
 
 MET_OTHERS = 0.03
-"""Share of collectives' time in which they share links otherwise than in the run, from which on it is simulated."""
+"""Share of collectives' time in which they share links otherwise than in the run, above which a column is simulated."""
 
 MET_OTHERS_APART = 0.01
 """The same where ranks do not meet: what one of them is late by moves whom it meets next. Chosen by hand, as that."""
 
 MET_OTHERS_STAGED = 1e-4
 """The same of a pipeline, where an assumption moves the step by more than `SMALL_EFFECT`: longer messages between
-stages let others go first, and told in the order of the run its ends were up to 3.3 % of the step off."""
+stages let others go first, and in the order of the run the ends of its band were up to 3.3 % of the step off."""
 
 SMALL_EFFECT = 0.005
-"""Share of a pipeline's step by which an assumption may move it and be told as any other job's is."""
+"""Share of a pipeline's step by which an assumption may move it and still be judged by `MET_OTHERS`."""
 
 FAITHFUL = 2e-4
 """Share of the period by which the run's own assumptions, retimed, may miss it."""
@@ -247,8 +256,10 @@ def periods_s(
     if not assumed or not has_prices(run):
         return [None] * len(assumed)
     retiming = _Retiming(run, extent, assumed, order)
-    told = zip(*retiming.effects(), strict=True)
-    return [retiming.simulated_s + float(more_s) if ok else None for more_s, ok in told][1:]
+    # The first column is the run's own. Periods are differences from it, added to the simulated one: what retiming
+    # misses of a run it misses of every column.
+    effects = zip(*retiming.effects(), strict=True)
+    return [retiming.simulated_s + float(more_s) if settled else None for more_s, settled in effects][1:]
 
 
 def run_again(
@@ -270,13 +281,13 @@ def run_again(
     prices = Prices(run, graph, assumed)
     # Of several recorded iterations another may be the latest where one of two clocks changes.
     one = all(len(kind.paces) == 1 for kind in run.kinds)
-    kept = [
+    same_graph = [
         not prices.another[column] and (one or (each.compute, each.host, each.excess) == (1, 1, 1))
         for column, each in enumerate(assumed, 1)
     ]
-    again = [column for column, keeps in enumerate(kept, 1) if keeps]
-    told = {column: _period_again(run, graph, extent, prices, column) for column in again}
-    return [told.get(column) for column in range(1, 1 + len(assumed))]
+    return [
+        _period_again(run, graph, extent, prices, column) if same else None for column, same in enumerate(same_graph, 1)
+    ]
 
 
 def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, prices: Prices, column: int) -> float:
@@ -284,28 +295,30 @@ def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, pr
     job = prices.jobs[column]
     graph = replace(graph, seconds=prices.seconds[:, column].tolist())
     options = replace(job.options, scale_compute=job.options.scale_compute * prices.assumed[column].compute)
-    ranks = zip(run.settings, prices.ranks, strict=True)
-    settings = [
+    ranks = zip(run.rank_configs, prices.ranks, strict=True)
+    rank_configs = [
         replace(each.with_input(prices.assumed[column].input), costs=rank.costs[column], options=options)
         for each, rank in ranks
     ]
-    shared = job.communication(simpy.Environment(), run.settings[0].scheduled(0))
-    again = make_graph_run(replace(run, job=job, settings=settings), shared, graph)
+    shared = job.communication(simpy.Environment(), run.rank_configs[0].scheduled(0))
+    again = make_graph_run(replace(run, job=job, rank_configs=rank_configs), shared, graph)
     end = again.run().end
     return float(period_of(run, extent, lambda node: np.array(end[node])))
 
 
-def _limit(found: Columns, moved: Columns, before: Columns) -> Columns:
+def _limit(period: Columns, moved: Columns, before: Columns) -> Columns:
     """Return where periods go to that move by a smaller part each pass, either way; NaN where they do not.
 
+    The rest of a geometric series, as Aitken's delta-squared process has it.
+
     Args:
-        found: now.
+        period: now.
         moved, before: by what from the pass before, and from the one before that.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = moved / before
     shrinks = np.abs(ratio) < MOST_RATIO
-    return np.where(shrinks, found + moved * ratio / (1 - np.where(shrinks, ratio, 0.0)), np.nan)
+    return np.where(shrinks, period + moved * ratio / (1 - np.where(shrinks, ratio, 0.0)), np.nan)
 
 
 class _Retiming:
@@ -334,72 +347,76 @@ class _Retiming:
         self._damped_by, self._passes = (DAMPED_FAR, PASSES_FAR) if far else (DAMPED_BY, PASSES)
 
     def effects(self) -> tuple[Columns, NDArray[np.bool_]]:
-        """Return how much longer the period of each column is than the run's own, and whether that is so.
+        """Return how much longer the period of each column is than the run's own, and whether that may be relied on.
 
-        A column is told by the pass in which it settles, so that it does not hang on what else is asked for; the run's
-        own goes on to the last. Columns that have settled are left out of further passes.
+        A column has the value of the pass in which it settles, so that it does not depend on which others are asked
+        for; the run's own goes on to the last. Columns that have settled are left out of further passes.
         """
+        # `columns` are the numbers of those still in the arrays; `done`, `valid` and `more_s` have all.
         more_s, columns, done = np.zeros(self._columns), np.arange(self._columns), np.zeros(self._columns, dtype=bool)
         now = self._pass()
-        found, moved = self._effects(now), np.zeros(self._columns)
-        told = self._is_as_seen(now, found)
-        more_s[:] = found
+        effect_s, moved = self._effects(now), np.zeros(self._columns)
+        valid = self._is_as_seen(now, effect_s)
+        more_s[:] = effect_s
         for _ in range(self._passes):
+            # One pass: what overlapping costs at the times of the last, damped, and new times from that.
             took = self._seen.lasts.copy()
             if not self._relax(now):
                 break
             swings = np.abs(self._seen.lasts - took).sum(axis=0) / self._extent.end / len(self._ranks)
             self._seen.lasts += (took - self._seen.lasts) * self._damped_by
             now = self._pass()
-            effects = self._effects(now)
-            found, moved, before = effects, effects - found, moved
-            limit = _limit(found, moved, before)
-            enough = np.maximum(SETTLED * self.simulated_s, SETTLED_EFFECT * np.abs(found))
-            near = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - found) <= enough)
+            last, effect_s = effect_s, self._effects(now)
+            moved, before = effect_s - last, moved
+            # Settled: it hardly moves, or its moves shrink to a limit that is near; and no times swing beneath it.
+            limit = _limit(effect_s, moved, before)
+            enough = np.maximum(SETTLED * self.simulated_s, SETTLED_EFFECT * np.abs(effect_s))
+            near = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - effect_s) <= enough)
             settled = ((np.abs(moved) <= enough) | near) & (swings <= MOST_SWINGS * self.simulated_s)
             unsettled = ~done[columns] | (columns == 0)
-            told[columns[unsettled]] = (settled & self._is_as_seen(now, found))[unsettled]
-            more_s[columns[unsettled]] = np.where(np.isfinite(limit), limit, found)[unsettled]
-            self._mark_unmoved(now, columns, unsettled & settled, more_s, told)
+            valid[columns[unsettled]] = (settled & self._is_as_seen(now, effect_s))[unsettled]
+            more_s[columns[unsettled]] = np.where(np.isfinite(limit), limit, effect_s)[unsettled]
+            self._mark_unmoved(now, columns, unsettled & settled, more_s, valid)
             done[columns] |= settled
             if done.all():
                 break
+            # Columns are left out when half of them have settled: to copy all arrays for each would cost more.
             left = np.flatnonzero(~done[columns] | (columns == 0))
             if 2 * len(left) <= len(columns):
                 self._leave_out_but(left)
                 narrow(now, ("end", "begin", "wire"), left)
-                columns, found, moved = columns[left], found[left], moved[left]
-        self._mark_unmoved(now, columns, ~done[columns], more_s, told)
+                columns, effect_s, moved = columns[left], effect_s[left], moved[left]
+        self._mark_unmoved(now, columns, ~done[columns], more_s, valid)
         # Other nodes than the run has, or collectives that are carried out otherwise.
         changed = self.prices.another | np.array([each.silent for each in self.prices.assumed])
         met = any(each.met for each in self._copies)
-        return more_s, told & ~(changed | (met if self._messages is None else self._messages.another_way))
+        return more_s, valid & ~(changed | (met if self._messages is None else self._messages.another_way))
 
-    def _is_as_seen(self, now: Moments, found: Columns) -> NDArray[np.bool_]:
+    def _is_as_seen(self, now: PassTimes, effects: Columns) -> NDArray[np.bool_]:
         """Return in which columns collectives meet others as in the run; in none where its own period is missed."""
         faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
         if self._messages is None or not faithful:
             return np.full(self._columns, faithful)
         most = np.full(self._columns, MET_OTHERS_APART if goes_apart(self._run) else MET_OTHERS)
         if self._run.schedule.place is not None:
-            most[np.abs(found) > SMALL_EFFECT * self.simulated_s] = MET_OTHERS_STAGED
+            most[np.abs(effects) > SMALL_EFFECT * self.simulated_s] = MET_OTHERS_STAGED
         meets: NDArray[np.bool_] = self._messages.measure_changed_overlap() <= most
         return meets
 
     def _mark_unmoved(
         self,
-        now: Moments,
+        now: PassTimes,
         columns: NDArray[np.intp],
         among: NDArray[np.bool_],
         more_s: Columns,
-        told: NDArray[np.bool_],
+        valid: NDArray[np.bool_],
     ) -> None:
-        """Tell columns in which devices and messages do what they do in the run's own, whatever hosts do meanwhile.
+        """Mark columns valid in which devices and messages do what they do in the run's own, whatever hosts do.
 
-        That is so of ranks whose overlaps do not settle, too.
+        A column may be so although overlaps of its ranks have not settled.
 
         Args:
-            columns: of these moments.
+            columns: of these times.
             among: which of them are looked at.
         """
         streams = [
@@ -411,7 +428,7 @@ class _Retiming:
         own = now.end[rows, 0]
         for column in np.flatnonzero(among):
             if np.abs(now.end[rows, column] - own).max() <= ROUNDING * self.simulated_s:
-                more_s[columns[column]], told[columns[column]] = 0.0, True
+                more_s[columns[column]], valid[columns[column]] = 0.0, True
 
     def _leave_out_but(self, columns: NDArray[np.intp]) -> None:
         self._columns, self._assumed = len(columns), [self._assumed[column] for column in columns]
@@ -422,17 +439,17 @@ class _Retiming:
         if self._messages is not None:
             self._messages.leave_out_but(columns)
 
-    def _effects(self, now: Moments) -> Columns:
+    def _effects(self, now: PassTimes) -> Columns:
         periods = self._period_of(now.end)
         more_s: Columns = periods - periods[0]
         return more_s
 
-    def _pass(self) -> Moments:
+    def _pass(self) -> PassTimes:
         run, shape = self._run, self._seen.lasts.shape
         nothing: Columns = np.zeros(self._columns)
-        stages = [[setting.with_input(each.input).input_stage for each in self._assumed] for setting in run.settings]
+        stages = [[config.with_input(each.input).input_stage for each in self._assumed] for config in run.rank_configs]
         lanes = len(self._dependencies.lanes)
-        now = Moments(
+        now = PassTimes(
             end=np.zeros(shape),
             lasts=self._seen.lasts,
             begin=np.zeros(shape),
@@ -447,8 +464,8 @@ class _Retiming:
             operation(now)
         return now
 
-    def _relax(self, now: Moments) -> bool:
-        """Let nodes take what overlapping costs them at these moments; return whether any does."""
+    def _relax(self, now: PassTimes) -> bool:
+        """Let nodes take what overlapping costs them at these times; return whether any does."""
         horizon_s = 2.0 * float(now.end.max()) + 1e-9
         changed = [rank.relax(now, horizon_s) for rank in self._ranks]
         if self._messages is not None:

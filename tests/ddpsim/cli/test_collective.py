@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ddpsim.calibrating.measured import parse_table
-from ddpsim.collectives.nccl.ways import NcclPaths
-from ddpsim.collectives.transport import Connection
+from ddpsim.collectives.nccl.transport import NcclPaths
+from ddpsim.collectives.schedules import Connection
 from ddpsim.common.operation import Operation
 
 HERE = ("--topology", "loopback", "--gpus-per-node", "2")

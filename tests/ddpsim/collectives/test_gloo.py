@@ -15,7 +15,7 @@ import pytest
 import simpy
 
 from ddpsim import Calibration, calibrate, load_topology, read_table
-from ddpsim.collectives.gloo.groups import adapt_to_group
+from ddpsim.collectives.gloo.transport import adapt_to_group
 from ddpsim.collectives.network.fluid import Speed
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.common.errors import CalibrationError, InputError, UnknownNameError

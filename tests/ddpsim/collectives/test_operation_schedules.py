@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddpsim.collectives import operation_schedules as made
+from ddpsim.collectives import schedules as made
 from ddpsim.common.operation import Operation
 from tests.ddpsim.collectives import closed_forms
 from tests.ddpsim.collectives.closed_forms import count_sent_chunks

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsim.collectives import level_schedules, schedules, tree_schedules
+from ddpsim.collectives import level_schedules, schedules, trees
 from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.collectives.servers import parameter_server
 from ddpsim.collectives.trees import double_binary_tree
@@ -64,7 +64,7 @@ BUILDERS = {
     "ring": lambda p: schedules.ring(p),
     "segmented ring": lambda p: schedules.ring(p, 3),
     "halving-doubling": schedules.halving_doubling,
-    "tree": lambda p: tree_schedules.tree(random_tree(p, p), 3),
+    "tree": lambda p: trees.tree(random_tree(p, p), 3),
     "gather and broadcast": lambda p: parameter_server(p, [0]),
     "parameter servers": lambda p: parameter_server(p, range(0, p, 3)),
     "two-level tree": lambda p: two_level_tree(p // 2, 2) if p % 2 == 0 and p > 2 else two_level_tree(p, 1),
@@ -96,7 +96,7 @@ def test_the_halves_of_an_allreduce_leave_each_chunk_summed_on_one_rank_and_then
 
 @pytest.mark.parametrize(("parents", "heads"), [((None,), [0, 1, 2]), ((None, 0, 0, 2), [2, 0])])
 def test_switches_that_reduce_give_every_gpu_the_sum(parents: tuple[int | None, ...], heads: list[int]) -> None:
-    schedule = tree_schedules.in_switch(parents, 3, heads, pieces=2)
+    schedule = trees.in_switch(parents, 3, heads, pieces=2)
     gpus = [node * 5 + gpu for node in range(len(parents)) for gpu in range(3)]
     values = np.zeros((5 * len(parents), schedule.chunks), int)
     values[gpus] = np.random.default_rng(0).integers(0, 1000, (len(gpus), schedule.chunks))

@@ -27,7 +27,7 @@ def test_what_is_counted_before_is_what_is_made(
     monkeypatch: pytest.MonkeyPatch, machine: str, nodes: int, algorithm: str
 ) -> None:
     counted: list[int] = []
-    for place in ("steps", "nccl.steps", "nccl.tree_steps", "nccl.switch_steps"):
+    for place in ("steps", "nccl.steps"):
         monkeypatch.setattr(f"ddpsim.collectives.{place}.refuse_too_many", counted.append)
     collectives = group_on(load_topology(machine).place(nodes), fidelity="steps", algorithm=algorithm)
     made = collectives.transport.steps(Operation.ALLREDUCE, MIB).transfers

@@ -8,10 +8,9 @@ import simpy
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.network.fluid import Network
+from ddpsim.collectives.schedules import ChannelSchedule, Connection, Steps
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
-from ddpsim.collectives.tree_schedules import tree
-from ddpsim.collectives.trees import double_binary_tree
+from ddpsim.collectives.trees import double_binary_tree, tree
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
 from ddpsim.topology.graph import Placement

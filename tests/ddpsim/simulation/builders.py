@@ -12,7 +12,7 @@ from ddpsim.simulation import Options, Simulated
 from ddpsim.simulation.ddp_costs import remove_overlap_costs
 from ddpsim.simulation.engine import run_resolved, trace_of
 from ddpsim.simulation.jobs.plans import plans_of
-from ddpsim.simulation.jobs.representatives import draws_of
+from ddpsim.simulation.jobs.representatives import representatives_of
 from ddpsim.simulation.resolve import SimulatedIterations, Workloads, resolve
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology
@@ -81,7 +81,7 @@ def every_rank(
     asked, total, cycle = usual.job.options, usual.extent.total, usual.job.options.sync_every
     alone = [(rank, replace(kind, ranks=[rank])) for kind in usual.kinds for rank in kind.ranks]
     kinds = [kind for _, kind in sorted(alone, key=lambda each: each[0])]
-    draws = [draw for kind in kinds for draw in draws_of(kind, asked, total, placement.world_size)]
+    draws = [draw for kind in kinds for draw in representatives_of(kind, asked, total, placement.world_size)]
     seen = [view for draw in draws for view in draw.seen]
     plans = plans_of(asked, kinds[0].workload, seen, range(cycle - 1, total, cycle), total)
     return trace_of(run_resolved(resolve(source, placement, options, extent=extent, drawn=(draws, plans))))

@@ -12,7 +12,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.job import Job
-from ddpsim.simulation.setting import ADDED
+from ddpsim.simulation.rank_config import ADDED
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import ALIKE, workload

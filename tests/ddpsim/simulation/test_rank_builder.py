@@ -35,7 +35,7 @@ def test_a_gradient_in_one_go_is_its_parts(work_s: float, host_s: float, owed_s:
         ready = whole.gradient(work_s, host_s, owed_s, copy_s)
         parts.device(work_s)
         parts.host(host_s + owed_s)
-        assert ready == parts.moment()
+        assert ready == parts.mark()
         parts.copies(copy_s)
     assert asdict(whole.graph) == asdict(parts.graph)
     assert whole.graph.kind[ready] is NodeKind.MARK

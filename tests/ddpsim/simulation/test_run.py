@@ -68,7 +68,7 @@ def test_a_stream_keeps_order_and_counts_idle_and_waiting_apart():
     last = device.queue(NodeKind.EVENT)
     times = device.run()
     assert [times.end[node] for node in (first, second, last)] == [5.0, 9.0, 12.0]
-    assert [times.stood[node] for node in (first, second, last)] == [(2.0, 0.0), (2.0, 4.0), (5.0, 4.0)]
+    assert [times.idled[node] for node in (first, second, last)] == [(2.0, 0.0), (2.0, 4.0), (5.0, 4.0)]
 
 
 def test_a_mark_between_work_is_when_the_stream_got_there_whatever_the_speed():

@@ -55,7 +55,7 @@ def test_ddp_as_a_schedule_is_ddp(source: Workload, given: Options) -> None:
 def test_the_reducers_schedule_is_another_where_buckets_are() -> None:
     source = workload(gradients=8)
     given = Options(backend="gloo", caps=BucketCaps(bucket_cap_mb=1.0), order="drift:1:2", predictor=Backwards)
-    [setting, *_] = resolve(source, place(), given).settings
+    [setting, *_] = resolve(source, place(), given).rank_configs
     schedules = [setting.scheduled(iteration).schedule for iteration in range(4)]
     for iteration, schedule in enumerate(schedules):
         assert [message.parameters for message in schedule] == setting.plans.plan(iteration).groups()

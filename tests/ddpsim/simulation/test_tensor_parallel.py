@@ -43,7 +43,7 @@ def _predicted(ranks: int, nodes: int = 1, *, band: bool = False, model: str = M
 def _transports(found: Prediction) -> dict[str, tuple[Transport, int]]:
     """Return by process group its transport, and for how many groups that stands."""
     run = found.run.under(found.options)
-    lanes = zip(run.settings[0].scheduled(0).lanes, run.shared.lanes, strict=True)
+    lanes = zip(run.rank_configs[0].scheduled(0).lanes, run.shared.lanes, strict=True)
     return {group: (each.collectives.transport, each.together) for (group, _), each in lanes}
 
 
@@ -86,7 +86,7 @@ def test_gradients_go_over_the_ranks_of_one_place() -> None:
 def test_each_group_has_its_ranks() -> None:
     found = _predicted(4, 2)
     run = found.run.under(found.options)
-    assert run.settings[0].scheduled(0).lanes[-1] == LAYERS[0]
+    assert run.rank_configs[0].scheduled(0).lanes[-1] == LAYERS[0]
     assert run.schedule.groups == {TENSOR: 4, DATA: 4}
     assert run.shared.lanes[-1].ranks == 4
 

@@ -15,8 +15,7 @@ import simpy
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.network.fluid import Network
 from ddpsim.collectives.point_to_point import PointToPoint
-from ddpsim.collectives.rank_ways import RankPaths
-from ddpsim.collectives.transport import Transport
+from ddpsim.collectives.transport import RankPaths, Transport
 from ddpsim.schedules.mesh import DATA, SENDS, TENSOR, stage_of_group
 from ddpsim.schedules.schedule import Lane
 from ddpsim.simulation.jobs.pipeline import Pipeline
@@ -69,13 +68,13 @@ class StageLinks:
 
     def lanes(self, lanes: Sequence[Lane]) -> list[LaneGroup]:
         """Return what carries the messages of the lanes of all ranks."""
-        made: dict[Lane, LaneGroup] = {}
+        groups: dict[Lane, LaneGroup] = {}
         for group, stream in lanes:
             name, number = stage_of_group(group)
             key = (group, stream if name == SENDS else "")
-            if key not in made:
-                made[key] = self._sends(number, stream) if name == SENDS else self._groups(name, number)
-        return [made[group, stream if group.startswith(SENDS) else ""] for group, stream in lanes]
+            if key not in groups:
+                groups[key] = self._sends(number, stream) if name == SENDS else self._groups(name, number)
+        return [groups[group, stream if group.startswith(SENDS) else ""] for group, stream in lanes]
 
     def _groups(self, name: str, place: int) -> LaneGroup:
         """Return the collectives of the groups `name` of a place, with their ranks and how many they stand for."""

@@ -1,6 +1,7 @@
 """What a simulated rank runs: what it computes, what it launches and where it waits for that, in each iteration.
 
-Which message of an iteration's schedule may leave where is asked of the queue that an executor asks, `LaunchQueue`.
+`RankConfiguration` has it all; `Launches` says at each point of an iteration which messages may leave there, by the
+queue that an executor uses too (`ddpsim.bucketing.LaunchQueue`).
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class RankConfiguration:
     Attributes:
         part: what it has of the model.
         execution: on which resources its work is.
-        gpu: that computes; None is a CPU, layers that sleep, or a GPU that nobody described.
+        gpu: that computes; None is a CPU, layers that sleep, or a GPU that is not in the catalogue.
         plans: the buckets of each iteration.
         pace: gives the pace of iteration k.
         dropped: gives the parameters of the layers that iteration k leaves out.

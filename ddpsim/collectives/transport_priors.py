@@ -1,8 +1,14 @@
-"""The constants of NCCL's transport without measurements."""
+"""The constants of each library's transport without measurements: NCCL, RCCL, gloo, Open MPI.
+
+Each states its source; fitting replaces some (`ddpsim.calibrating.calibrate`). RCCL's are NCCL's of the same name where
+AMD's links do not differ: xGMI stands in place of NVLink, and no switch reduces.
+"""
 
 from __future__ import annotations
 
-from ddpsim.collectives.constant import Constant
+from functools import partial
+
+from ddpsim.collectives.constant import Constant, constant_as
 
 _TUNING = "NCCL src/graph/tuning.cc"
 _TABLES = "pooled fit to public nccl-tests tables; `python -m studies.accuracy.accuracy`"
@@ -32,7 +38,7 @@ def _share(name: str, value: float, source: str, log_std: float = 0.5, most: flo
     return Constant(f"nccl.{name}", value, "1", source, log_std=log_std, most=most)
 
 
-PRIORS: tuple[Constant, ...] = (
+NCCL_PRIORS: tuple[Constant, ...] = (
     Constant("nccl.version", 2030, "1", "the version modelled, major * 1000 + minor"),
     Constant("nccl.isolated_s", 4e-6, "s", "start of a kernel on an idle stream; estimate"),
     Constant(
@@ -110,4 +116,75 @@ PRIORS: tuple[Constant, ...] = (
     _share("crossover.ll", 1.0, f"NCCL's belief of LL times this; 1 is NCCL's own, {_TUNING}", 0.1),
     _share("crossover.ll128", 1.0, f"NCCL's belief of LL128 times this; 1 is NCCL's own, {_TUNING}", 0.1),
     _share("crossover.tree", 1.0, f"NCCL's belief of trees times this; 1 is NCCL's own, {_TUNING}", 0.1),
+)
+
+_RCCL_SOURCE = (
+    "ROCm/rccl src/graph/tuning.cc @9e22c79d (hwLat, baseLat); within what the tables of the fitted half allow; "
+    "`python -m studies.amd`"
+)
+_NVLINKS = ("hop.nvlink", "hop.nvswitch", "efficiency.nvlink", "efficiency.nvswitch", "hopper", "pull", "nvls")
+_NOT_OF_RCCL = ("version", *_NVLINKS, "ll_max_share")
+_AAC8 = "one node of eight MI300X, 1 to 8 MiB (studies/amd/tables/aac8_mi300x_1node.csv)"
+
+
+_RCCL_OWN = (
+    Constant("rccl.version", 2026, "1", "the version of NCCL that the RCCL modelled follows, major * 1000 + minor"),
+    *by_protocol("rccl.start.{}_s", "s", (12.0, 12.0, 17.0), _RCCL_SOURCE),
+    *by_protocol("rccl.ring.hop.xgmi.{}_s", "s", (0.8, 0.8, 2.1), _RCCL_SOURCE),
+    *by_protocol("rccl.tree.hop.xgmi.{}_s", "s", (0.9, 0.9, 2.3), _RCCL_SOURCE),
+    *by_protocol("rccl.ring.hop.net.{}_s", "s", (9.5, 9.5, 15.1), _RCCL_SOURCE),
+    *by_protocol("rccl.tree.hop.net.{}_s", "s", (10.5, 10.5, 25.0), _RCCL_SOURCE),
+    *by_protocol("rccl.efficiency.xgmi.{}", "1", (0.25, 0.75, 0.93), f"by hand; Simple: {_AAC8}", 0.25),
+    Constant("rccl.pairs.start_s", 20e-6, "s", f"MSCCL's all-pairs schedules, by hand: {_AAC8}", log_std=0.4),
+    Constant("rccl.pairs.efficiency", 0.7, "1", f"of xGMI's rate by the same: {_AAC8}", log_std=0.2),
+)
+_RCCL_NAMED = {constant.name for constant in _RCCL_OWN}
+RCCL_PRIORS: tuple[Constant, ...] = (
+    *_RCCL_OWN,
+    # NCCL's constants that mean the same of RCCL, as its own.
+    *(
+        each
+        for each in map(partial(constant_as, "nccl", "rccl"), NCCL_PRIORS)
+        if each.name not in _RCCL_NAMED and not any(part in each.name for part in _NOT_OF_RCCL)
+    ),
+)
+
+_GLOO_SHAPED = "four ranks over shaped links, torch 2.13 (tc tbf at 200 Mbit/s and 1 Gbit/s, MTU 1500)"
+_GLOO_LOOPBACK = "two ranks over loopback of a two-core machine, torch 2.13: 0.25 ms up to 256 KiB"
+
+GLOO_PRIORS = (
+    Constant("gloo.launch_s", 1.5e-4, "s", f"{_GLOO_LOOPBACK}; what is left after the steps", log_std=1.0),
+    Constant("gloo.step_s", 5.0e-5, "s", f"{_GLOO_LOOPBACK}; per step, threads woken on both ends", log_std=1.0),
+    Constant("gloo.round_trips", 1.1, "1", f"{_GLOO_SHAPED}; a step waits for the receiver's ready message"),
+    Constant("gloo.efficiency.network", 1 / 1.046, "1", f"{_GLOO_SHAPED}; packet headers", log_std=0.02),
+    Constant("gloo.efficiency.loopback", 1.0, "1", "links of kind loopback state what gloo reaches", log_std=1.0),
+    Constant("gloo.reduce.bandwidth", 8e9, "B/s", "float32 sum by one core, three streams of a DDR4 channel"),
+    Constant(
+        "gloo.copy.bandwidth",
+        2e9,
+        "B/s",
+        "what torch copies before a reduce-scatter and after an all-gather, into fresh memory: 0.5 to 5 GB/s beside an "
+        "allreduce of the same bytes, shaped links, torch 2.13",
+        log_std=0.7,
+    ),
+    Constant("gloo.host.bandwidth", 6e9, "B/s", "TCP between processes of a GPU node, all together; estimate"),
+    Constant("gloo.staging.efficiency", 0.8, "1", "copies between pinned host memory and GPU over PCIe; estimate"),
+)
+"""Sources: gloo/allreduce.cc (segments, two in flight), torch ProcessGroupGloo.cpp (threads, staging)."""
+
+_MPI_HERE = (
+    "two ranks in shared memory of a busy two-core machine, Open MPI 4.1.4, mpi4py 4.1.2, torch 2.13, "
+    "`python -m ddpexec microbench --backend mpi`: 0.14 ms for 4 KiB, 0.18 for 64 KiB"
+)
+_MPI_SHAPED = "as gloo's: four ranks over shaped links (tc tbf at 200 Mbit/s and 1 Gbit/s, MTU 1500); packet headers"
+
+MPI_PRIORS = (
+    Constant("mpi.launch_s", 1.2e-4, "s", f"{_MPI_HERE}; what is left after the steps, threads woken", log_std=1.0),
+    Constant("mpi.step_s", 1.0e-5, "s", f"{_MPI_HERE}; a message's call and arrival", log_std=1.0),
+    Constant("mpi.round_trips", 1.0, "1", "a message's way there and an answer's back, without a thread to be woken"),
+    Constant("mpi.efficiency.network", 1 / 1.046, "1", _MPI_SHAPED, log_std=0.02),
+    Constant("mpi.efficiency.loopback", 1.0, "1", "links of kind loopback state what a backend reaches", log_std=1.0),
+    Constant("mpi.reduce.bandwidth", 8e9, "B/s", "as gloo's: float32 sum by one core"),
+    Constant("mpi.host.bandwidth", 8e9, "B/s", "copies by shared memory between processes of a GPU node; estimate"),
+    Constant("mpi.staging.efficiency", 0.8, "1", "as gloo's: copies between pinned host memory and GPU; estimate"),
 )
