@@ -1,4 +1,14 @@
-"""The command line: one file a command group; it prints and exits, nothing else does."""
+"""The command `ddpsim`: one file for each command. Nothing else in the package prints or exits.
+
+`main` below is the process's entry; `app` lists the commands and loads only the one that runs, which keeps the start
+short. A command is a function whose parameters are dataclasses of options; `expand` makes flags of them. It calls the
+room that does the work and hands the result to `output`, as text, JSON or CSV; `destination` delivers pages and plots,
+`keeping` and `progress` serve commands that take long, and `*_text` files word an answer.
+
+Start with `predict.py` as an example, then `app.py`. `ddpexec`'s commands use the same parts.
+
+Public modules: app, breakdown, destination, doctor, expand, options, output, plan, plan_text, progress, sections.
+"""
 
 # Nothing that is read from a file is imported before interrupts are handled, `signal` and `typing` neither.
 import _signal  # type: ignore[import-not-found]

@@ -26,7 +26,7 @@ from ddpsim.common.options.text import counts
 from ddpsim.common.tables import break_line, text_of
 from ddpsim.common.tables.cells import format_band, format_rate, format_short
 from ddpsim.common.units import format_count, format_time
-from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.requests import Workers
 from ddpsim.schedules.named import schemes_named
 from ddpsim.simulation.jobs.simulated import Options
 

@@ -15,7 +15,7 @@ from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCount, WorkloadNam
 from ddpsim.cli.output import TableOutput
 from ddpsim.common.errors import InputError
 from ddpsim.common.tables import text_of
-from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.requests import Workers
 from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:

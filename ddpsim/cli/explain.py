@@ -14,8 +14,8 @@ from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.flags import flags_of, told_in_flags
 from ddpsim.cli.output import Output, note
 from ddpsim.common.errors import InputError
-from ddpsim.common.workers.asked import FEW, Workers
-from ddpsim.explaining.given import RunFacts
+from ddpsim.common.workers.requests import FEW, Workers
+from ddpsim.explaining.run_facts import RunFacts
 
 _WORTH_A_PROCESS = 20 << 20
 """Bytes of traces from which on a process for each of two files saves more than its start; chosen by hand."""

@@ -68,16 +68,16 @@ def _format_rank(found: Explanation) -> str:
         lines.append(f"slow link: {found.link.text()}")
     if found.recorded is not None:
         lines += [f"flight recorder: {line}" for line in found.recorded.lines()]
-    if found.late_untold is not None:
-        lines.insert(0, found.late_untold)
+    if found.no_verdict_reason is not None:
+        lines.insert(0, found.no_verdict_reason)
     elif found.late is None and found.link is None and len(found.ranks.ranks) > 1:
         nobody = "none of the traced ranks is late" if found.ranks.missing else "no rank is late"
-        lines.insert(0, break_line(f"{nobody}: {found.late_unsure}" if found.late_unsure else nobody))
+        lines.insert(0, break_line(f"{nobody}: {found.uncertain_excess}" if found.uncertain_excess else nobody))
     return "\n".join(lines)
 
 
 def _parts(found: Explanation) -> str:
-    told, shown = found.foretold, found.tables()[PARTS].text("  ")
+    told, shown = found.predicted, found.tables()[PARTS].text("  ")
     if told is None:
         return "\n".join(
             [shown, *([] if found.unpredicted is None else [break_line(f"not predicted: {found.unpredicted}")])]

@@ -30,7 +30,7 @@ from ddpsim.cli.search import document_of, run_searches, space_of, without_searc
 from ddpsim.common.errors import InputError
 from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.text import counts
-from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.requests import Workers
 from ddpsim.schedules.named import schemes_named
 from ddpsim.simulation.jobs.simulated import Options
 

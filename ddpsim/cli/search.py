@@ -17,7 +17,7 @@ from ddpsim.simulation.jobs.pipeline import parse_pipelines
 
 if TYPE_CHECKING:
     from ddpsim.cli.plan_arguments import PlanArguments
-    from ddpsim.common.workers.asked import Workers
+    from ddpsim.common.workers.requests import Workers
     from ddpsim.planning.candidates import SearchSpace
     from ddpsim.planning.rows import PlanReport
     from ddpsim.planning.search import SearchQuestion

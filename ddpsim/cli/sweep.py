@@ -37,7 +37,7 @@ from ddpsim.common.options.option import Section
 from ddpsim.common.options.text import counts
 from ddpsim.common.tables import text_of
 from ddpsim.common.units import format_count
-from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.requests import Workers
 from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:

@@ -89,7 +89,7 @@ def _list_since(since: RunComparison | None) -> tuple[Table, ...]:
 
 
 def _step(found: Explanation) -> str:
-    traced, told = found.traced, found.foretold
+    traced, told = found.traced, found.predicted
     band = f"{format_time(traced.iteration_low_s)} to {format_time(traced.iteration_high_s)}"
     said = f"A traced step takes {format_time(traced.iteration_s)} ({band}), bound by {_name_bound(found)}"
     if found.profiler_s is not None:
@@ -117,11 +117,11 @@ def _format_rank(found: Explanation) -> str:
         )
     if found.link is not None:
         said.append(f"A link is slow: {found.link.text()}.")
-    if found.late_untold is not None:
-        said.append(f"{found.late_untold[:1].upper()}{found.late_untold[1:]}.")
+    if found.no_verdict_reason is not None:
+        said.append(f"{found.no_verdict_reason[:1].upper()}{found.no_verdict_reason[1:]}.")
     elif not said:
         none = "None of the traced ranks is late" if found.ranks.missing else "No rank is late"
-        none = f"{none}: {found.late_unsure}." if found.late_unsure else f"{none}."
+        none = f"{none}: {found.uncertain_excess}." if found.uncertain_excess else f"{none}."
         said.append(none if len(found.ranks.ranks) > 1 else "One rank alone is traced: none can be late.")
     if found.ranks.missing:
         said.append(f"{format_count(len(found.ranks.missing), 'rank')} of {found.ranks.world_size} left no trace.")
@@ -129,7 +129,7 @@ def _format_rank(found: Explanation) -> str:
 
 
 def _paste(found: Explanation) -> tuple[tuple[str, str], ...]:
-    told = found.foretold
+    told = found.predicted
     if told is None or told.row is None or not (told.worth_it or told.trial):
         return ()
     gains = str(told.trial) if told.trial else f"gains {format_gain(*told.best_gain, 'of the step ')}"
@@ -144,7 +144,7 @@ def _advice(found: Explanation) -> tuple[Table, ...]:
 
 
 def _bars(found: Explanation) -> tuple[StackedBar, ...]:
-    traced, told = found.traced, found.foretold
+    traced, told = found.traced, found.predicted
     parts = _select_drawn(list(found.parts.items()))
     bars = [StackedBar("traced", parts, traced.iteration_low_s, traced.iteration_high_s)]
     if told is not None:
@@ -162,7 +162,7 @@ def _select_drawn(parts: Sequence[tuple[str, float]]) -> tuple[tuple[str, float]
 
 def _terms(found: Explanation) -> Table:
     shown = found.tables()[PARTS]
-    if found.foretold is None:
+    if found.predicted is None:
         return Table(PARTS, shown)
     note = "The prediction is of the traced configuration: its buckets, its machine, DDP's own host costs as traced."
     return Table("Traced and predicted", shown, note)
@@ -183,8 +183,8 @@ def _timeline(found: Explanation) -> tuple[TimelineChart, ...]:
     counts = tuple(len(split.parameters) or None for split in found.splits)
     lives = tuple(_life(split) for split in found.splits)
     steps = [TimelineStep("traced", found.traced.iteration_s, _phases(found), lives, counts)]
-    if found.foretold is not None:
-        prediction = found.foretold.prediction
+    if found.predicted is not None:
+        prediction = found.predicted.prediction
         steps.append(timeline_from_document(prediction.document(), "predicted", prediction.critical_path.spans))
     note = "Parts one after another, and each collective's times, medians of the traced steps, on the lowest rank."
     return (TimelineChart("One step", (StepsChart("the run", tuple(steps)),), note),) if found.splits else ()
@@ -236,7 +236,7 @@ def _recorder(found: Explanation) -> tuple[Table, ...]:
 
 
 def _doubts(found: Explanation) -> tuple[Table, ...]:
-    return () if found.foretold is None else tuple(doubt_tables([found.foretold.prediction.document()]))
+    return () if found.predicted is None else tuple(doubt_tables([found.predicted.prediction.document()]))
 
 
 def _traces(found: Explanation) -> Table:

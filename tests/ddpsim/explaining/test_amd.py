@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.collectives.execute import make_transport
-from ddpsim.explaining.foretold import with_costs
+from ddpsim.explaining.predicted import with_costs
 from ddpsim.explaining.machine import machine_of
 from ddpsim.topology.placement import place
 
