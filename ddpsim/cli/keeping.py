@@ -18,9 +18,9 @@ from ddpsim.common.errors import InputError
 from ddpsim.common.stopping import Stopped, stop_on_signals
 
 if TYPE_CHECKING:
-    from ddpsim.common.workers.requests import Workers
     from ddpsim.common.workers.crew import WorkerPool
     from ddpsim.common.workers.journal import Journal
+    from ddpsim.common.workers.requests import Workers
     from ddpsim.prediction.answers import RowFunction
 
 Row = TypeVar("Row")

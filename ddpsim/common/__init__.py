@@ -1,4 +1,4 @@
-"""What every other room uses and nothing of simulation: errors, units, files, options, tables, workers. Imports no room.
+"""What every other room uses, nothing of simulation: errors, units, files, options, tables, workers. The lowest room.
 
 - `errors`, `units`, `strict`, `files`, `shipped`: bad input with place and remedy, quantities with units, files read
   within bounds and written whole, names of shipped files;

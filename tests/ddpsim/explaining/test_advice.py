@@ -15,9 +15,9 @@ from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.bucket_origin import bucket_origin
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.files import rank_from_trace, read_kineto_rank, run_caps
-from ddpsim.explaining.predicted import predict_traced
 from ddpsim.explaining.late import late_rank
 from ddpsim.explaining.machine import machine_of
+from ddpsim.explaining.predicted import predict_traced
 from ddpsim.explaining.splits import splits_of, wire_times
 from ddpsim.planning.planner import plan
 from ddpsim.trace.json import write_trace
