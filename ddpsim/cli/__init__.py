@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 YOUNG = 50_000
-"""Objects after whose making garbage is looked for, 700 unless told; a simulation's are tens of megabytes at most."""
+"""New objects between two garbage collections, by default 700: those of a simulation are tens of megabytes at most."""
 
 
 def main(arguments: "Sequence[str] | None" = None) -> None:
     """Run the command `ddpsim` and exit: 0, 1 where a bound is exceeded, 2 on bad input."""
-    own = arguments is None  # this process is the command's
+    # Without arguments the process is the command's own, not a test's or a notebook's: then no garbage is collected
+    # while modules are imported, and their objects are left out of later collections.
+    own = arguments is None
     if own:
         gc.disable()
         end_on_interrupt()

@@ -1,9 +1,9 @@
 """Reads and checks records that have a file, as their dataclasses declare (`ddpsim.common.documents.fields`).
 
 Start at `read_as`. `_schema` translates a field's type and marks to a schema of pydantic-core, which checks a whole
-file and collects all problems; that is its only use, records are plain dataclasses. Types are strict (no text for a number,
-no bool for a count) and numbers finite. Unknown keys are ignored, for a later version may have added them, but for a
-record with `EXTRA = "forbid"`, which people write: there they are misspelt.
+file and collects all problems; that is its only use, records are plain dataclasses. Types are strict (no text for a
+number, no bool for a count) and numbers finite. Unknown keys are ignored, for a later version may have added
+them, but for a record with `EXTRA = "forbid"`, which people write: there they are misspelt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An option is one field of a dataclass: name, type and default are Python's, an `Option` in its annotation the rest.
 
 The command line (`ddpsim.cli.expand`), a campaign's YAML (`keys`) and the provenance of a run (`option_values`) are
-made from these declarations: whoever adds an option adds one field. The checks at the end (`check_choices`, `positive`, ...)
+made from these declarations: whoever adds an option adds one field. The checks at the end (`check_choices`, ...)
 are shared by the dataclasses' `__post_init__`; their errors name the option as Python does, and the command line turns
 that into the flag.
 """
