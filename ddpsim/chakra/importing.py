@@ -258,6 +258,7 @@ def _gradients(
         else:
             launched_s += host[number]
             complete_s += work[number]
+            # Without a lag the device was busy when the launch came: the launch decides nothing.
             if lag[number] > 0:
                 complete_s = max(complete_s, launched_s + lag[number])
         hooks[number], ready[number] = launched_s, complete_s

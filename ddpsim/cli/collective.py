@@ -1,4 +1,4 @@
-"""`ddpsim collective` and `ddpsim allreduce`: predicted times in nccl-tests' columns, measured ones beside them."""
+"""`ddpsim collective` and `ddpsim allreduce`: predicted times in nccl-tests' columns, next to measured ones."""
 
 from __future__ import annotations
 
@@ -102,6 +102,7 @@ def _predict(
     placement = _place_ranks(machine, request.nodes, request.gpus_per_node, rows)
     backend, algorithm = library_of(placement, request.backend or machine.backend), request.algorithm
     calibration = constants.calibration_in_force(backend)
+    # The conditions that the measured table states of itself: what is compared must be of the same.
     stated = Conditions() if rows is None else Conditions.of(rows)
     if algorithm == "auto" and backend in GPU_BACKENDS:
         algorithm = stated.algorithm
@@ -119,6 +120,7 @@ def _predict(
     )
     curve = find_correcting_curve(placement, backend, calibration, algorithm, operation)
     predicted: list[Row] = []
+    # Refused before the first row is computed, the largest size first.
     collectives.check_extent(((operation, size) for size in sorted(sizes, reverse=True)), 1)
     for size in sizes:
         timed = collectives.estimate_s if request.fidelity == "closed" else collectives.simulate_s

@@ -342,6 +342,7 @@ def compare(
             part=lambda rows: _lines(request.price(rows)),
         )
         comparison = request.collect(rows)
+        # Advice needs predictions beyond the rows (break-even points): they go to the same journal.
         if arguments.advice:
             comparison = request.advise(comparison, partial(done.compute, what="machines' advice"))
         done.deliver(lambda: _lines(comparison.rows))

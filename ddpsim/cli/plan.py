@@ -1,4 +1,8 @@
-"""`ddpsim plan`: the best buckets for each machine and node count, compared with torch's default."""
+"""`ddpsim plan`: the best buckets for each machine and node count, compared with torch's default.
+
+`plan` branches three ways: a search over schemes, micro-batches and caps (`_search`), the best scheme
+(`_choose_schemes`), or the best buckets, below both. `plan_text` words the answers.
+"""
 
 from __future__ import annotations
 
@@ -94,11 +98,13 @@ def plan(
         return
     _check(options, arguments.bucket_cap_mb, arguments.plan, arguments.out, len(models))
     caps = parse_swept_caps(arguments.bucket_cap_mb, options)
+    # The caps are candidates of the search, not options of its jobs: their default is torch's.
     options = replace(options, caps=BucketCaps())
     jobs = _jobs_of(models, places, arguments.gpus_per_node, options, constants)
     every = [job for each in jobs.values() for job in each]
     with make_resumable(by, len(every), arguments.out, arguments.report) as done:
         find = partial(best_buckets, caps=caps)
+        # One computation of all workloads' rows, so that the pool never idles between them; then cut by workload.
         rows = iter(done.compute(find, every, name_job, what="plans", notes=lambda row: row.best.notes))
         reports = [PlanReport(tuple(islice(rows, len(each))), name) for name, each in jobs.items()]
         if arguments.out is not None:
@@ -137,6 +143,7 @@ def _search(
 
     _check(options, arguments.bucket_cap_mb, arguments.plan, arguments.out, len(models))
     space, caps = space_of(arguments, options), parse_swept_caps(arguments.bucket_cap_mb, options)
+    # The caps are candidates of the search, not options of its jobs: their default is torch's.
     options = replace(options, caps=BucketCaps())
     questions = [
         SearchQuestion(

@@ -92,10 +92,11 @@ def sweep(
     machine = load_topology(arguments.topology)
     step = Model.of(arguments.workload, options)
     model = step.on(machine, options=options)
-    moved = model.name != step.source.name
+    moved = model.name != step.source.name  # its times were carried over to the machine's GPU
     caps = list(dict.fromkeys(parse_swept_caps(arguments.bucket_cap_mb, options) or [options.caps]))
     node_counts = [None] if arguments.nodes is None else list(dict.fromkeys(counts(arguments.nodes, "nodes")))
     backend = options.on(model, machine).backend_for(model)
+    # Rows that are only printed need no whole document, which costs as much as a prediction.
     shown_alone = not (output.as_json or output.column_names or arguments.out or arguments.report or arguments.plot)
     calibration = constants.calibration_in_force(backend)
     job = Job(model, machine, None, arguments.gpus_per_node, options, calibration)

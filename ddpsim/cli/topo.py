@@ -1,8 +1,7 @@
-"""`ddpsim topo`: shipped machines, one in full, its graph as a picture.
+"""`ddpsim topo`: `list` shows the shipped machines, `show` one of them, `import_` makes a file of what a node prints.
 
-The channels of a machine's nodes, for `ddpsim topo show --channels`.
-
-The transports between a machine's GPUs, for `ddpsim topo show`.
+First come the parts of `show`: the channels (rings) of nodes, for --channels and the picture, and NCCL's transports
+between GPUs; then the three commands with their texts.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
     from ddpsim.topology.graph import Cluster, Placement, Topology
     from ddpsim.topology.transports import PairTransport
 
-Found = dict[str, "Channels"]
+ChannelsByPlace = dict[str, "Channels"]
+"""Channels by node template, within one node or among several."""
 
 
-def channels_of(machine: Cluster, *, pxn: bool = True, gpudirect: bool | None = None) -> Found:
+def channels_of(machine: Cluster, *, pxn: bool = True, gpudirect: bool | None = None) -> ChannelsByPlace:
     """Return the channels of each node template, on one node and, where it has NICs, among several.
 
     Args:
@@ -39,7 +39,7 @@ def channels_of(machine: Cluster, *, pxn: bool = True, gpudirect: bool | None = 
     """
     from ddpsim.collectives.channels import find_channels
 
-    channels_by_place: Found = {}
+    channels_by_place: ChannelsByPlace = {}
     for group in machine.groups:
         template = group.template
         gpus = machine.gpus_of(template)[: machine.gpus_per_node]
@@ -58,7 +58,7 @@ def trees_over(nodes: int) -> list[tuple[int | None, ...]]:
     return [tree.parents for tree in double_binary_tree(nodes)] if nodes > 1 else []
 
 
-def walks(machine: Topology, channels_by_place: Found) -> dict[str, dict[str, list[tuple[str, ...]]]]:
+def walks(machine: Topology, channels_by_place: ChannelsByPlace) -> dict[str, dict[str, list[tuple[str, ...]]]]:
     """Return the distinct rings of each template to draw: closed on one node, between NICs among several."""
     rows: dict[str, dict[str, list[tuple[str, ...]]]] = {}
     for group in machine.groups:
@@ -72,7 +72,7 @@ def walks(machine: Topology, channels_by_place: Found) -> dict[str, dict[str, li
     return rows
 
 
-def channels_document(channels_by_place: Found) -> list[dict[str, object]]:
+def channels_document(channels_by_place: ChannelsByPlace) -> list[dict[str, object]]:
     """Return the channels as JSON values."""
     return [
         {
@@ -100,7 +100,7 @@ def channels_document(channels_by_place: Found) -> list[dict[str, object]]:
     ]
 
 
-def channels_text(channels_by_place: Found, trees: list[tuple[int | None, ...]]) -> str:
+def channels_text(channels_by_place: ChannelsByPlace, trees: list[tuple[int | None, ...]]) -> str:
     """Return rings and chains of trees as text, equal ones once, and the trees over nodes."""
     from ddpsim.common.units import format_bandwidth, format_count
 

@@ -96,7 +96,7 @@ def import_(
     from ddpsim.workload.kineto.workload import open_trace, workload_in
 
     check_destination(file, as_json=output.as_json)
-    if trace.suffix == ".et":
+    if trace.suffix == ".et":  # Chakra's; any other is a trace of torch.profiler
         if shapes is not None:
             remedy = "leave it out: such a trace has sizes of its own"
             raise InputError("is given with a Chakra execution trace", place="shapes", remedy=remedy)
@@ -199,9 +199,11 @@ def anchor(
     paced = anchor_to_row(model, row, chosen, read_calibration(arguments.calibration))
     deliver(arguments.file, json_text(workload_document(paced)))
     factor, (low, high) = paced.provenance["row_scale"], map(exp, ROOFLINE_BAND)
+    # The estimate has a band of its own: a pace beyond it says that the step was of something else.
     if isinstance(factor, float) and not low <= factor <= high:
-        asked = f"beyond the estimate's band of {low:.2f} to {high:.2f}; was it that GPU, batch size and precision"
-        note(f"warning: the pace is {factor:.3g} times the workload's own, {asked}, and that number of GPUs?")
+        question = f"beyond the estimate's band of {low:.2f} to {high:.2f}; was it that GPU, batch size and precision"
+        note(f"warning: the pace is {factor:.3g} times the workload's own, {question}, and that number of GPUs?")
+    # Where communication fills the step, an error of its prediction moves the remainder, the pace, many times over.
     floor = paced.provenance["row_floor_share"]
     if isinstance(floor, float) and floor > MOSTLY_COMMUNICATION:
         left = f"warning: {100 * floor:.0f} % of that step would be left with hardly any computation"

@@ -58,6 +58,7 @@ def explain(
     notes = [*ranks.notes, *(f"rank {rank.rank}: {note}" for rank in aligned for note in rank.notes)]
     lead = aligned[0]
     machine = _machine(facts, ranks, lead, splits, notes) if predict else None
+    # Buckets are no remedy while ranks wait for one of them: advice on them would rest on its delay.
     late = late_rank(aligned)
     predicted = _predict_breakdown(lead, machine, traced, notes, advise=late is None)
     link = find_slow_link(aligned, machine, backend_of(lead), traced.iteration_s, agreed=alignment.agreed)
@@ -114,6 +115,7 @@ def _machine(
         node_gpus = count_node_gpus(ranks.ranks)
         machine = machine_of(ranks.world_size, lead.device, wire_times(splits), backend, facts, node_gpus)
     except InputError as error:
+        # A machine that the user names must fit; one that is assumed may not, and then there is no prediction.
         if any((facts.topology, facts.topo, facts.nccl_tests)):
             raise
         notes.append(f"{UNPREDICTED}{error}")
