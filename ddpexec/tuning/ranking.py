@@ -18,8 +18,8 @@ from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.common.errors import InputError
 from ddpsim.common.units import MIB
-from ddpsim.explaining.foretold import with_costs
 from ddpsim.explaining.machine import TracedMachine, machine_of
+from ddpsim.explaining.predicted import with_costs
 from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
 from ddpsim.planning.worth import is_list_worth_it
 from ddpsim.prediction.answers import Answers

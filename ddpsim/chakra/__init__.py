@@ -1,6 +1,13 @@
-"""Chakra execution traces of MLCommons: a simulated step written as them, and a workload read from them.
+"""Execution traces in MLCommons' Chakra format: a simulated step is written as one, and a workload is read from one.
 
-The schema is that of https://github.com/mlcommons/chakra, schema/protobuf/et_def.proto at commit 6dc63e1.
+A trace is a header and nodes, of computation, communication or metadata, each with the ids of nodes that come before
+it. `schema` has the nodes and their bytes in protobuf, `steps` makes nodes of a simulated rank's step graph,
+`writing` makes a file a rank, as ASTRA-sim reads them, and `importing` makes a workload of a file, ours or another
+tool's. The schema is https://github.com/mlcommons/chakra, schema/protobuf/et_def.proto, commit 6dc63e1.
+
+Start with `writing.py`, then `steps.py`. Other rooms use the names below and no module.
+
+Public modules: none.
 """
 
 from ddpsim.chakra.importing import ImportedTrace, import_trace

@@ -1,8 +1,9 @@
-"""A workload from a Chakra execution trace of one rank: what it computes, with communication left out.
+"""A workload from a Chakra execution trace of one rank: its computation, with communication left out.
 
-A trace of `ddpsim predict --chakra` says of each compute node which phase it is of, and which gradient it completes:
-its workload is the one that was simulated, at the rank's pace. Any other trace has compute nodes and collectives alone:
-each allreduce or reduce-scatter is then one gradient of its bytes, ready when what it comes after is computed.
+Start at `import_trace`. In a trace of `ddpsim predict --chakra` each compute node names its phase and the gradient that
+it completes: `_workload` sums phases and replays gradients, and gives back the workload that was simulated, at the
+rank's pace. Any other trace has compute nodes and collectives alone. `annotate_nodes` gives it the same attributes
+first: each allreduce or reduce-scatter is one gradient of its bytes, ready when the compute node before it ends.
 """
 
 from __future__ import annotations
@@ -29,29 +30,27 @@ from ddpsim.workload.times import Seconds, write_row, write_table
 
 _REMEDY = "give a Chakra execution trace of one rank, NAME.RANK.et"
 _TIMED = "timed "
+"""How the label of a device begins whose layers sleep at its pace on a CPU: host and device are one clock."""
 _UNKNOWN = "unknown"
 """Device of a trace that does not name its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedTrace:
-    """What was read of a trace.
-
-    Attributes:
-        collectives: of all iterations, in the order of the file; `operation` is as Chakra names it, or `SEND` and
-            `RECV`, `size_bytes` what a rank puts in.
-        notes: what was assumed.
-    """
+    """A trace as a workload, and the messages that the workload leaves out."""
 
     workload: Workload
     collectives: tuple[CollectiveTimes, ...]
+    """Of all iterations, in the order of the file; `operation` is as Chakra names it, or `SEND` and `RECV`;
+    `size_bytes` is what a rank puts in."""
     notes: tuple[str, ...]
+    """What was assumed."""
 
     def rows(self) -> list[dict[str, object]]:
-        """Return the collectives as JSON objects, with what each took by the trace; 0 where it has none."""
-        told = ("name", "operation", "size_bytes", "group", "ranks")
+        """Return the collectives as JSON objects, with their traced durations; 0 where the trace has none."""
+        keys = ("name", "operation", "size_bytes", "group", "ranks")
         return [
-            {name: getattr(each, name) for name in told} | {"duration_s": round(each.finished_s - each.started_s, 6)}
+            {name: getattr(each, name) for name in keys} | {"duration_s": round(each.finished_s - each.started_s, 6)}
             for each in self.collectives
         ]
 
@@ -73,11 +72,11 @@ def import_trace(path: Path) -> ImportedTrace:
             raise TraceError(what, place=place, remedy=f"{_REMEDY}, made by chakra_converter") from None
         raise
     notes: tuple[str, ...] = ()
-    sent = tuple(_collectives(nodes, place))
+    collectives = tuple(_collectives(nodes, place))  # before `annotate_nodes`, which leaves them out
     if not any("phase" in node.attributes for node in nodes):
         nodes, notes = annotate_nodes(nodes, place)
         header = {"workload": path.name.removesuffix(".et"), **header}
-    return ImportedTrace(_workload(header, nodes, place), sent, notes)
+    return ImportedTrace(_workload(header, nodes, place), collectives, notes)
 
 
 def _collectives(nodes: Sequence[TraceNode], place: str) -> Iterable[CollectiveTimes]:
@@ -121,6 +120,11 @@ def _group_sizes(nodes: Sequence[TraceNode], place: str) -> dict[str, int]:
 
 
 def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place: str) -> Workload:
+    """Return the workload of annotated nodes, by way of a workload file's document, whose checks it passes.
+
+    Raises:
+        TraceError: no gradients, or nodes that contradict each other.
+    """
     parameters = _tensors_of(nodes, PARAMETERS, place)
     names = [str(each["name"]) for each in parameters]
     if twice := next((name for name, count in Counter(names).items() if count > 1), None):
@@ -137,11 +141,12 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
     device = str(header.get("device", _UNKNOWN))
     one_clock = device == "cpu" or device.startswith(_TIMED)
     steps = [_Step.of(mine, names, used, place, one_clock=one_clock) for _, mine in sorted(by_iteration.items())]
-    # Micro-batches without an optimizer have the time of those that have one: a workload has it in all.
+    # A workload has an optimizer's time in every iteration: micro-batches without one take that of the first with one.
     updates = [each.seconds[OPTIMIZER] for each in steps if any(each.seconds[OPTIMIZER])]
     for each in steps:
         if updates and not any(each.seconds[OPTIMIZER]):
             each.seconds[OPTIMIZER] = updates[0]
+    # Iterations that differ by rounding alone are one: simulated again, they would be replayed as jitter.
     if all(each.matches(steps[0]) for each in steps):
         steps = steps[:1]
 
@@ -177,7 +182,7 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
 _COPIED = (
     "precision", "batch_size", "threads", "estimated", "arithmetic_share", "ranks", "autocast_dtype", "sequence_length",
 )  # fmt: skip
-"""Attributes of the header that are a workload file's keys as they are."""
+"""Attributes of the header that have the name and value of a workload file's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +191,9 @@ class _Step:
 
     Attributes:
         seconds: of each phase, on the host and on the device.
-        hooks, ready: by parameter, from the start of backward; NaN without a gradient.
-        use: when forward first needs each parameter; None where no node says so.
+        hooks, ready: when the host has launched each parameter's gradient and when it is complete, seconds from the
+            start of backward; NaN without a gradient.
+        use: when forward first needs each parameter; None where no node names one.
     """
 
     seconds: dict[str, tuple[float, float]]
@@ -202,7 +208,7 @@ class _Step:
         index, uses = ({name: number for number, name in enumerate(each)} for each in (names, used))
         seconds = {}
         for phase in (FORWARD, BACKWARD, OPTIMIZER):
-            # That the device idles for a launch is no work.
+            # A node with `lag_us` is the device idling for a launch: no work, and recomputed from the host's times.
             works = [n for n in nodes if n.attributes["phase"] == phase and "lag_us" not in n.attributes]
             host_s = sum(_s(node) for node in works if node.attributes.get("is_cpu_op"))
             device_s = sum(_s(node) for node in works if not node.attributes.get("is_cpu_op"))
@@ -211,7 +217,7 @@ class _Step:
         return cls(seconds, hooks, ready, _forward_use(nodes, uses, place, one_clock=one_clock))
 
     def matches(self, other: _Step) -> bool:
-        """Whether both are one step, but for whole microseconds' rounding."""
+        """Whether both are one step up to rounding to microseconds, which sums of a phase may carry twice."""
         mine, theirs = ([*each.seconds.values(), *each.hooks, *each.ready] for each in (self, other))
         apart = [np.abs(np.subtract(one, two)) for one, two in zip(mine, theirs, strict=True)]
         return all(bool(np.all(np.isnan(each) | (each <= 2.5e-6))) for each in apart)
@@ -220,9 +226,11 @@ class _Step:
 def _gradients(
     nodes: Sequence[TraceNode], index: Mapping[str, int], place: str, *, one_clock: bool
 ) -> tuple[Seconds, Seconds]:
-    """Return when the host has launched each gradient and when it is complete, with no communication beside it.
+    """Return when the host has launched each gradient and when it is complete, without communication.
 
-    A gradient is complete when the device has done its work, and no sooner than the host's launch and a lag allow.
+    The inverse of `steps`: nodes before a gradient's own, named `backward NAME` or `launch NAME`, add up to its work on
+    host and device and its launch lag; the node with the gradient as output closes it. Replayed in the order of these:
+    a gradient is complete when the device has done its work, and no sooner than the host's launch and the lag allow.
     """
     order: list[int] = []
     host, work, lag = (dict.fromkeys(index.values(), 0.0) for _ in range(3))
@@ -250,6 +258,7 @@ def _gradients(
         else:
             launched_s += host[number]
             complete_s += work[number]
+            # Without a lag the device was busy when the launch came: the launch decides nothing.
             if lag[number] > 0:
                 complete_s = max(complete_s, launched_s + lag[number])
         hooks[number], ready[number] = launched_s, complete_s
@@ -260,7 +269,7 @@ def _forward_use(
     nodes: Sequence[TraceNode], index: Mapping[str, int], place: str, *, one_clock: bool
 ) -> ForwardUse | None:
     """Return when forward first needs each parameter, by the inputs of its nodes."""
-    found = np.full((2, len(index)), np.nan)
+    uses = np.full((2, len(index)), np.nan)
     passed_s = [0.0, 0.0]
     for node in nodes:
         if node.attributes["phase"] != FORWARD:
@@ -268,17 +277,17 @@ def _forward_use(
         clock = 0 if node.attributes.get("is_cpu_op") or one_clock else 1
         for name in _names(node.inputs, node, place):
             if name in index:
-                found[clock, index[name]] = passed_s[clock]
+                uses[clock, index[name]] = passed_s[clock]
         passed_s[clock] += _s(node)
     if one_clock:
-        found[1] = found[0]
-    known = ~np.isnan(found)
+        uses[1] = uses[0]
+    known = ~np.isnan(uses)
     if not known.any():
         return None
-    # What one clock alone tells, the other has at its start: a part that takes no time has no node.
+    # A part that takes no time has no node, and its parameter no use on that clock: it is needed at the start.
     for clock in (0, 1):
-        found[clock, known[1 - clock] & ~known[clock]] = 0.0
-    return ForwardUse(found[0], found[1])
+        uses[clock, known[1 - clock] & ~known[clock]] = 0.0
+    return ForwardUse(uses[0], uses[1])
 
 
 def _s(node: TraceNode) -> float:
@@ -337,7 +346,10 @@ _ELEMENT_BYTES = 4
 
 
 def annotate_nodes(nodes: Sequence[TraceNode], place: str) -> tuple[list[TraceNode], tuple[str, ...]]:
-    """Return the compute nodes with their phases and gradients, and what was assumed.
+    """Return the compute nodes with phases and gradients, as `steps` writes them, and notes on what was assumed.
+
+    The last compute node before a reduction completes its gradient. The first such node begins backward and the last
+    ends it; compute nodes before are forward, those behind are the optimizer's.
 
     Raises:
         TraceError: nodes that wait for each other, or for one that is not there.
@@ -355,30 +367,31 @@ def annotate_nodes(nodes: Sequence[TraceNode], place: str) -> tuple[list[TraceNo
     computed = [node for node in ordered if node.type == NodeType.COMP]
     places = [number for number, node in enumerate(computed) if node.id in gradients]
     first, last = (places[0], places[-1]) if places else (len(computed), len(computed))
-    found: list[TraceNode] = [TraceNode(0, PARAMETERS, NodeType.METADATA, outputs=_tensor(reducing[::-1]))]
+    annotated: list[TraceNode] = [TraceNode(0, PARAMETERS, NodeType.METADATA, outputs=_tensor(reducing[::-1]))]
     for number, node in enumerate(computed):
         phase = FORWARD if number < first else BACKWARD if number <= last else OPTIMIZER
         on_host = bool(node.attributes.get("is_cpu_op", False))
         attributes: dict[str, Attribute] = {"phase": phase, "iteration": 0, "is_cpu_op": on_host}
         mine = gradients.get(node.id, [])
         own = replace(node, attributes=attributes, inputs=Tensors(), outputs=Tensors())
-        # A host's node completes nothing on the device: the gradient is a device node of no time behind it.
+        # A node of the host completes nothing on the device: its gradients are device nodes of no time behind it. Of
+        # several gradients of one device node the first has its time.
         if not mine or on_host:
-            found.append(own)
+            annotated.append(own)
         for each in mine:
             duration_us = node.duration_us if each is mine[0] and not on_host else 0
             device: dict[str, Attribute] = {**attributes, "is_cpu_op": False}
             outputs = _tensor([each])
-            found.append(replace(own, duration_us=duration_us, attributes=device, outputs=outputs))
+            annotated.append(replace(own, duration_us=duration_us, attributes=device, outputs=outputs))
     others = sum(node.communicates for node in nodes) - len(reducing)
     notes = [f"{len(reducing)} reductions count as one gradient each, of float32; forward and backward are told apart "
              "by the first of them"]  # fmt: skip
     notes += [f"{others} other messages are left out"] if others else []
-    return found, tuple(notes)
+    return annotated, tuple(notes)
 
 
 def _sort_nodes(nodes: Sequence[TraceNode], place: str) -> list[TraceNode]:
-    """Return nodes each behind what it comes after; of those that may come next, that of the lowest id.
+    """Return the nodes in an order that respects dependencies; among those that may come next, the lowest id first.
 
     Raises:
         TraceError: nodes that wait for each other, or for one that is not there.
@@ -403,19 +416,22 @@ def _sort_nodes(nodes: Sequence[TraceNode], place: str) -> list[TraceNode]:
 
 
 def _find_last_computed(node: TraceNode, ordered: Sequence[TraceNode]) -> int:
-    """Return the last compute node that `node` comes after, through whatever; -1 where there is none."""
-    known, wanted = {each.id: each for each in ordered}, {*node.control, *node.data}
-    places = {each.id: number for number, each in enumerate(ordered)}
+    """Return the last compute node, by `ordered`, that `node` depends on, through other nodes too; -1 for none.
+
+    The search stops at compute nodes: those they depend on stand before them in the order.
+    """
+    by_id, pending = {each.id: each for each in ordered}, {*node.control, *node.data}
+    positions = {each.id: number for number, each in enumerate(ordered)}
     seen: set[int] = set()
-    best = -1
-    while wanted:
-        number = wanted.pop()
+    last = -1
+    while pending:
+        number = pending.pop()
         seen.add(number)
-        if known[number].type == NodeType.COMP:
-            best = number if best < 0 or places[number] > places[best] else best
+        if by_id[number].type == NodeType.COMP:
+            last = number if last < 0 or positions[number] > positions[last] else last
             continue
-        wanted |= {*known[number].control, *known[number].data} - seen
-    return best
+        pending |= {*by_id[number].control, *by_id[number].data} - seen
+    return last
 
 
 def _tensor(nodes: Sequence[TraceNode]) -> Tensors:

@@ -245,7 +245,7 @@ _FIELDS = {
 
 
 def _messages() -> Any:
-    """Return the classes of the schema's messages.
+    """Return the classes of the schema's messages, built once from `_FIELDS`: no generated module has to be shipped.
 
     Raises:
         InputError: protobuf is not installed.

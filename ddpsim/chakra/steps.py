@@ -1,8 +1,9 @@
-"""The step of one simulated rank as nodes of an execution trace: what it computes, what it sends, in which order.
+"""The step of one simulated rank as nodes of an execution trace: its computation, its messages, their order.
 
-A node's duration is its work with nothing beside it, as whoever simulates the trace has slow-downs of their own; a
-collective's is what it took in our simulation. Waits and marks take no time and become dependencies. Durations are
-whole microseconds, rounded so that the sums of each phase are.
+Start at `step_nodes`: `_Writer` goes through the rank's nodes of the step graph in program order, and `_Step` knows
+which phase, parameter and message each is of. The duration of a computation is its work undisturbed, for a simulator
+that reads the trace slows it down by its own rules; that of a collective is its simulated time. Waits and marks take no
+time and become dependencies. Durations are whole microseconds, rounded so that the sum of each phase is right.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ PARAMETERS, MODULE_BUFFERS = "parameters", "buffers"
 """Names of the metadata nodes that list them as outputs."""
 
 FORWARD, BACKWARD, OPTIMIZER, INPUT, DDP = "forward", "backward", "optimizer", "input", "ddp"
-"""Values of a compute node's attribute `phase`; `ddp` is work that is there for communication's sake."""
+"""Values of a compute node's attribute `phase`; `ddp` is work that training without DDP does not have."""
 
 GROUP, OPERATION = "group", "op"
-"""Attributes of a node that communicates, until it is one rank's: its group of the schedule, and its operation."""
+"""Attributes of a communicating node that `writing` replaces for each rank: the schedule's group, the operation."""
 
 _COLLECTIVES = {
     Operation.ALLREDUCE: CollectiveType.ALL_REDUCE,
@@ -44,21 +45,21 @@ _COLLECTIVES = {
 _PHASES = {Cause.INPUT: INPUT, Cause.FORWARD: FORWARD, Cause.BACKWARD: BACKWARD, Cause.OPTIMIZER: OPTIMIZER}
 _NO_TIME = (NodeKind.MARK, NodeKind.EVENT, NodeKind.WAIT, NodeKind.RESUME)
 _ROUNDING = 1e-9
-"""Of shares of forward: those no farther apart are one."""
+"""Shares of forward that are no farther apart are one."""
 
 Before = tuple[int, ...]
-"""Ids of nodes that must have ended."""
+"""Ids of nodes that must have ended before another begins."""
 
 
 def tensors_of(listed: Iterable[Parameter | Buffer]) -> Tensors:
     """Return names, shapes and types of tensors as JSON lists."""
-    found = list(listed)
-    names, shapes, types = ([getattr(each, part) for each in found] for part in ("name", "shape", "dtype"))
+    tensors = list(listed)
+    names, shapes, types = ([getattr(each, part) for each in tensors] for part in ("name", "shape", "dtype"))
     return Tensors(json.dumps(names), json.dumps([list(shape) for shape in shapes]), json.dumps(types))
 
 
 def step_nodes(run: JobRun, rank: RankGraph, setting: RankConfiguration) -> list[TraceNode]:
-    """Return the nodes of those iterations of a simulated rank that count, in the order of its program."""
+    """Return the nodes of a simulated rank in program order, of the iterations that count: those after warm-up."""
     counted = rank.iterations[run.extent.begin : run.extent.end]
     writer = _Writer(run, rank, setting)
     for iteration in counted:
@@ -80,24 +81,21 @@ class _Clock:
 
 @dataclass(slots=True)
 class _Resource:
-    """What one resource did last.
-
-    Attributes:
-        before: what its next node comes after.
-        clocks: of its work by what it is of, so that the sum of each is right.
-    """
+    """The state of one resource of a rank: host, device, copy engine or lane of messages."""
 
     before: Before = ()
+    """Nodes that its next one comes after."""
     clocks: defaultdict[str, _Clock] = field(default_factory=lambda: defaultdict(_Clock))
+    """Its work by phase, so that the sum of each is right."""
 
 
 class _Writer:
     """Writes the nodes of one rank, iteration by iteration.
 
     Args:
-        run: that the rank is of.
-        rank: whose nodes are written.
-        setting: what it runs.
+        run: the simulated run.
+        rank: the rank's part of its step graph.
+        setting: the rank's workload, schedule and costs.
     """
 
     def __init__(self, run: JobRun, rank: RankGraph, setting: RankConfiguration) -> None:
@@ -107,6 +105,7 @@ class _Writer:
         self._host, self._device, self._copies = _Resource(), _Resource(), _Resource()
         self._paced: Before = ()
         self._lanes = [_Resource() for _ in rank.lanes]
+        # By node of the graph, the trace's nodes that end with it; of waits and marks, those they wait for.
         self._ends: dict[int, Before] = {}
         lists = {"host": rank.host, "compute": rank.compute, "copies": rank.copies, "delay": rank.delays}
         self._where = {node: name for name, nodes in lists.items() for node in nodes}
@@ -126,13 +125,14 @@ class _Writer:
                     self._gradient(parameter, node, 0.0, step)
 
     def _write(self, node: int, step: _Step, latest: str) -> str:
-        """Write a node; return the phase of what the rank computed last."""
+        """Write a node of the graph; return the phase of the rank's last computation, for launches behind it."""
         graph, kind, where = self._graph, self._graph.kind[node], self._where[node]
         if kind is NodeKind.COLLECTIVE:
             self._collective(node, step)
             return latest
         resource = {"host": self._host, "compute": self._device, "copies": self._copies}.get(where, _Resource())
-        # It comes after the one before on its resource, its launch, and what it waits for.
+        # A node comes after the one before on its resource, its launch, and what it waits for. One that takes no time
+        # is not written: its own dependencies stand in for it (`_ends`).
         waits = (self._ends.get(each, ()) for each in (graph.queued[node], *graph.after[node]))
         resource.before = _sort_ids((*resource.before, *chain.from_iterable(waits)))
         self._ends[node] = resource.before
@@ -152,7 +152,11 @@ class _Writer:
         return phase if kind in (NodeKind.COMPUTE, NodeKind.PACED) and phase != DDP else latest
 
     def _work(self, node: int, phase: str, resource: _Resource, step: _Step) -> None:
-        """Write work of the host or the device; of the host's, what is DDP's apart."""
+        """Write work of the host or the device, DDP's share of it as a node of its own.
+
+        Backward is cut at gradients, so that a reader can hang collectives on them; forward at the first use of each
+        parameter, so that a gather before it can be hung on that.
+        """
         graph = self._graph
         seconds = graph.seconds[node]
         ddp_s = seconds if phase == DDP else 0.0
@@ -204,9 +208,9 @@ class _Writer:
     ) -> None:
         """Write what a node of the graph computes, behind what its resource did before."""
         phase = str(made.attributes["phase"])
-        told: dict[str, Attribute] = {} if lag_us is None else {"lag_us": lag_us}
+        lag: dict[str, Attribute] = {} if lag_us is None else {"lag_us": lag_us}
         on_host = resource is self._host and not paced
-        made.attributes = {"is_cpu_op": on_host, **made.attributes, "iteration": self._index, **told}
+        made.attributes = {"is_cpu_op": on_host, **made.attributes, "iteration": self._index, **lag}
         made.control = _sort_ids((*resource.before, *self._paced) if paced else resource.before)
         made.start_us = self._since_us(node)
         made.duration_us = resource.clocks[phase if lag_us is None else "launch"].advance_us(seconds)
@@ -215,6 +219,10 @@ class _Writer:
             self._paced = resource.before
 
     def _collective(self, node: int, step: _Step) -> None:
+        """Write a collective: behind the one before on its lane and its launch, and behind the data that it sends.
+
+        Its group is the schedule's name and its size the whole message: `writing` makes them each rank's.
+        """
         collective, times = self._graph.collectives[node], self._run.times
         lane = self._lanes[collective.lane]
         queued = self._ends.get(self._graph.queued[node], ())
@@ -250,15 +258,16 @@ class _Writer:
 
 @dataclass(slots=True)
 class _Step:
-    """What the nodes of one iteration are of.
+    """Phases, gradients and messages of the nodes of one iteration.
 
     Attributes:
-        ends: of forward and of backward.
+        ends: the last nodes of forward and of backward.
         gradients: by the node at whose end they are ready, the parameters.
         ready: those nodes, ascending, with the parameter of each.
         messages, sent: name and tensors of a message, by its first collective.
         uses: shares of forward on host and device after which each parameter is needed; None where that is not known.
         written: parameters whose gradient has a node.
+        over_s: how much of forward on host and device has been written.
     """
 
     parameters: Sequence[Parameter]
@@ -300,7 +309,10 @@ class _Step:
         )
 
     def phase(self, node: int, graph: StepGraph, latest: str, *, one_thread: bool) -> str:
-        """Return the phase that a node's work is of; a host's launches are of what they launch."""
+        """Return the phase of a node's work; a launch of the host is of the phase that it launches.
+
+        Which that is follows from program order: the host's nodes stand between the ends of forward and backward.
+        """
         cause = graph.cause[node]
         if cause is not Cause.HOST or one_thread:
             return _PHASES.get(cause, DDP)
@@ -309,19 +321,19 @@ class _Step:
         return BACKWARD if node > self.ends[0] else latest
 
     def parameter(self, node: int) -> int | None:
-        """Return whose gradient the work of a node completes; None behind the last."""
+        """Return the parameter whose gradient the work of a node is for, the next to be ready; None behind the last."""
         place = bisect_left(self.ready, (node, -1))
         return self.ready[place][1] if place < len(self.ready) else None
 
     def parts(self, seconds: float, *, host: bool) -> list[tuple[float, list[Parameter]]]:
-        """Return the parts of forward's next `seconds`, cut where it first needs parameters, with those."""
+        """Return the next `seconds` of forward, cut where it first needs parameters, each part with its parameters."""
         clock = 0 if host else 1
         whole_s, begun_s = self.forward_s[clock], self.over_s[clock]
         self.over_s[clock] = begun_s + seconds
         if self.uses is None or whole_s <= 0:
             return [(seconds, [])]
         begin, end = begun_s / whole_s, (begun_s + seconds) / whole_s
-        last = end >= 1 - _ROUNDING
+        last = end >= 1 - _ROUNDING  # takes what is needed at the very end, or behind it by rounding
         needed: dict[float, list[Parameter]] = {begin: []}
         for share, parameter in zip(self.uses[clock], self.parameters, strict=True):
             inside = begin - _ROUNDING <= share and (share < end - _ROUNDING or last)
@@ -333,7 +345,7 @@ class _Step:
 
 
 def _constant_s(graph: StepGraph, node: int, setting: RankConfiguration) -> float:
-    """Return what of a node's seconds is made of DDP's costs."""
+    """Return the seconds of a node that come from DDP's cost constants, by its terms."""
     total_s = 0.0
     for term, times in graph.terms.get(node, ()):
         name = term.removeprefix(BUFFERS_PART)
@@ -350,6 +362,6 @@ def _sort_ids(ids: Iterable[int]) -> Before:
 def _computation(
     phase: str, name: str | None = None, inputs: Tensors | None = None, outputs: Tensors | None = None
 ) -> TraceNode:
-    """Return a computation of a phase that has no place in a step yet."""
+    """Return a computation without id, dependencies, iteration and times, which `_compute` sets."""
     inputs, outputs = inputs or Tensors(), outputs or Tensors()
     return TraceNode(0, name or phase, NodeType.COMP, attributes={"phase": phase}, inputs=inputs, outputs=outputs)

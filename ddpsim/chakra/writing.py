@@ -43,6 +43,7 @@ def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
         )
         raise InputError(what, place="chakra", remedy="leave it out, or take a step of one device")
     sizes = run.schedule.groups
+    # A simulated rank stands for all that are alike: its nodes are made once, groups and neighbours differ by rank.
     draws: dict[int, int] = {rank: n for n, each in enumerate(run.simulated_ranks) for rank in each.stands_for}
     steps = [step_nodes(run, rank, setting) for rank, setting in zip(run.graph.ranks, run.rank_configs, strict=True)]
     files = []
@@ -68,7 +69,7 @@ def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
 
 
 def _header(run: JobRun, setting: RankConfiguration, rank: int) -> dict[str, Attribute]:
-    """Return what a reader cannot know from nodes: of which workload the rank's step is, and on which machine."""
+    """Return the attributes of the header: what nodes do not hold of the workload, the machine and the rank."""
     workload, placement = setting.workload, run.job.placement
     return {
         "rank": rank,
@@ -92,30 +93,33 @@ def _header(run: JobRun, setting: RankConfiguration, rank: int) -> dict[str, Att
 
 
 def _select_rank_nodes(nodes: Sequence[TraceNode], groups: dict[str, ProcessGroup], rank: int) -> list[TraceNode]:
-    """Return the nodes of one rank: with its process groups, and its neighbours where ranks send to each other."""
-    found = []
+    """Return the nodes of one rank, with its process groups and, where ranks send to each other, its neighbours.
+
+    Chakra has no exchange: a receive becomes a send to the next rank of the group and a receive from the one before,
+    with one tag. The receive keeps the id, for what waits for the exchange waits for the data that comes in.
+    """
+    selected = []
     last = max((node.id for node in nodes), default=0)
     for node in nodes:
         if not node.communicates:
-            found.append(node)
+            selected.append(node)
             continue
         attributes = dict(node.attributes)
         group, operation = groups[str(attributes.pop(GROUP))], attributes.pop(OPERATION)
         attributes["pg_name"] = str(group.number)
-        # What a rank puts in, which is what ASTRA-sim takes `comm_size` for: a part of a gather.
+        # ASTRA-sim takes `comm_size` for the bytes that a rank puts in: of an all-gather, its part.
         if operation == Operation.ALL_GATHER:
             attributes["comm_size"] = int(attributes["comm_size"]) // len(group.ranks)
         if node.type != NodeType.COMM_RECV:
-            found.append(replace(node, attributes=attributes))
+            selected.append(replace(node, attributes=attributes))
             continue
         place, size = list(group.ranks).index(rank), len(group.ranks)
-        # What waits for the exchange waits for what it receives.
         last += 1
-        to = {"comm_src": rank, "comm_dst": group.ranks[(place + 1) % size], "comm_tag": node.id}
-        since = {"comm_src": group.ranks[place - 1], "comm_dst": rank, "comm_tag": node.id}
-        found.append(replace(node, id=last, type=NodeType.COMM_SEND, attributes={**attributes, **to}))
-        found.append(replace(node, attributes={**attributes, **since}))
-    return found
+        send = {"comm_src": rank, "comm_dst": group.ranks[(place + 1) % size], "comm_tag": node.id}
+        receive = {"comm_src": group.ranks[place - 1], "comm_dst": rank, "comm_tag": node.id}
+        selected.append(replace(node, id=last, type=NodeType.COMM_SEND, attributes={**attributes, **send}))
+        selected.append(replace(node, attributes={**attributes, **receive}))
+    return selected
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,14 @@
-"""The command line: one file a command group; it prints and exits, nothing else does."""
+"""The command `ddpsim`: one file for each command. Nothing else in the package prints or exits.
+
+`main` below is the process's entry; `app` lists the commands and loads only the one that runs, which keeps the start
+short. A command is a function whose parameters are dataclasses of options; `expand` makes flags of them. It calls the
+room that does the work and hands the result to `output`, as text, JSON or CSV; `destination` delivers pages and plots,
+`keeping` and `progress` serve commands that take long, and `*_text` files word an answer.
+
+Start with `predict.py` as an example, then `app.py`. `ddpexec`'s commands use the same parts.
+
+Public modules: app, breakdown, destination, doctor, expand, options, output, plan, plan_text, progress, sections.
+"""
 
 # Nothing that is read from a file is imported before interrupts are handled, `signal` and `typing` neither.
 import _signal  # type: ignore[import-not-found]
@@ -11,12 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 YOUNG = 50_000
-"""Objects after whose making garbage is looked for, 700 unless told; a simulation's are tens of megabytes at most."""
+"""New objects between two garbage collections, by default 700: those of a simulation are tens of megabytes at most."""
 
 
 def main(arguments: "Sequence[str] | None" = None) -> None:
     """Run the command `ddpsim` and exit: 0, 1 where a bound is exceeded, 2 on bad input."""
-    own = arguments is None  # this process is the command's
+    # Without arguments the process is the command's own, not a test's or a notebook's: then no garbage is collected
+    # while modules are imported, and their objects are left out of later collections.
+    own = arguments is None
     if own:
         gc.disable()
         end_on_interrupt()

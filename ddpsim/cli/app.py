@@ -1,8 +1,9 @@
-"""All commands under one name, and how errors leave: one message on standard error, exit code 2.
+"""The program `ddpsim`: its list of commands (`COMMANDS`), and how a command ends (`carry_out`).
 
-Standard output and error that cannot be written: a full one is one message, one that nobody reads is none.
-
-Errors of typer and click in the words of this project: one line, with what was given and where to read on.
+`command_for` imports the module of the one command that runs; the others are listed by their summaries. `carry_out`
+runs it between guarded streams and prints bad input as one message on standard error, exit code 2: an `InputError` with
+its options as flags, or a usage error of typer and click as one line with the value and where to read on. A full disk
+behind standard output is one message, a reader that has gone away is none.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _CONTROLS = {
 def guard_streams() -> Iterator[None]:
     """Guard both streams within the block, and flush standard output at its end.
 
-    A reader that has gone away is no error: the rest is dropped. What goes wrong on standard error can be told nowhere,
-    and is dropped too.
+    A reader that has gone away is no error: the rest is dropped. An error of standard error itself can be reported
+    nowhere, and is dropped too.
 
     Raises:
         InputError: where standard output cannot be written, as on a full disk, or is closed.
@@ -82,7 +83,7 @@ class _Guarded:
             except OSError as error:
                 _drop_the_rest(self._stream)
                 self._reason = error.strerror or str(error)
-        # Said again where it was said before: a library may have swallowed it.
+        # Raised again at each use: a library may have swallowed it before.
         if self._reason is not None:
             self._failed(self._reason)
 
@@ -103,7 +104,7 @@ INTERRUPTED = 130
 USAGE_ERROR = cast(type[Exception], typer.BadParameter.__mro__[2])
 """What every usage error derives from; typer carries click inside and does not export it."""
 _LONGEST = 800
-"""Characters of a message, whatever was given."""
+"""Characters of a message, however long the arguments are."""
 _MOST_COMMANDS = 3
 """Commands that are named of those that have an option; chosen by hand, so that the line stays one."""
 
@@ -125,10 +126,10 @@ def usage_message(
         return str(message)
     context = getattr(error, "ctx", None)
     path = context.command_path if context else program
-    said = shorten(f"{message.rstrip('.')}{_find_given_value(error, arguments)}", _LONGEST)
+    line = shorten(f"{message.rstrip('.')}{_find_given_value(error, arguments)}", _LONGEST)
     if type(error).__name__ == "NoSuchOption":
-        said += _describe_owners(getattr(error, "option_name", ""), whole_command(), program)
-    return f"error: {said}; see `{path} --help`"
+        line += _describe_owners(getattr(error, "option_name", ""), whole_command(), program)
+    return f"error: {line}; see `{path} --help`"
 
 
 def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
@@ -147,7 +148,7 @@ def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
 
 
 def _find_given_value(error: BaseException, arguments: Sequence[str]) -> str:
-    """Return what was given to the option that `error` is about, which typer's message leaves out."""
+    """Return the value of the option that `error` is about, which typer's message leaves out."""
     options = getattr(getattr(error, "param", None), "opts", [])
     for number, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
@@ -157,7 +158,7 @@ def _find_given_value(error: BaseException, arguments: Sequence[str]) -> str:
 
 
 def _describe_owners(flag: str, command: Any, program: str) -> str:
-    """Return which commands have the option that another was given; the empty string where none has."""
+    """Return which commands have an option that the called one lacks; the empty string where none has."""
     owners = [f"`{path}`" for path in _find_owners(flag, command, program)]
     if not owners:
         return ""

@@ -1,4 +1,4 @@
-"""What is said of a step's time, of a prediction or a run."""
+"""Lines on a step's time, of a prediction or a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def statistic(summary: Summary) -> str:
-    """Return in brackets what a step's time is of many, where iterations differ by design; nothing else."""
+    """Return the statistic of a step's time in brackets where iterations differ by design; else nothing."""
     return "" if summary.iteration_statistic == "median" else f" ({summary.iteration_statistic})"
 
 

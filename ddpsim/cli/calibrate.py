@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateArguments:
-    """What `calibrate` is asked: measured tables, the machine they are of, and where to write."""
+    """Arguments of `calibrate`: measured tables, the machine they are of, and where to write."""
 
     measured: Annotated[
         list[str],
@@ -70,11 +70,11 @@ def calibrate(
         what = f"{len(node_counts)} node counts for {len(files)} tables"
         raise InputError(what, place="nodes", remedy="give one for each MEASURED, in order")
     each = node_counts * len(files) if node_counts and len(node_counts) == 1 else node_counts
-    given = each and [count for count, held in zip(each, files, strict=True) for _ in held]
+    counts_by_table = each and [count for count, held in zip(each, files, strict=True) for _ in held]
     report = fit(
         tables,
         load_topology(arguments.topology),
-        given,
+        counts_by_table,
         backend=arguments.backend,
         accept_misfit=arguments.accept_misfit,
         progress=Progress("fits"),
@@ -149,12 +149,12 @@ def _text(report: CalibrationReport, *, details: bool) -> str:
 
 
 def _summary(report: CalibrationReport) -> str:
-    said = (
+    line = (
         f"{format_count(len(report.rows), 'row')}; mean absolute error {percent(report.fit_error)} on the rows fitted"
     )
     if report.held_out_error is None:
-        return said
-    return f"{said}, {percent(report.held_out_error)} on {report.held_out} held out of the fit"
+        return line
+    return f"{line}, {percent(report.held_out_error)} on {report.held_out} held out of the fit"
 
 
 def _rows(report: CalibrationReport, *, details: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""`ddpsim collective` and `ddpsim allreduce`: predicted times in nccl-tests' columns, measured ones beside them."""
+"""`ddpsim collective` and `ddpsim allreduce`: predicted times in nccl-tests' columns, next to measured ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPERATIONS = "allreduce|reduce_scatter|all_gather|broadcast|reduce|sendrecv|allt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRequest:
-    """What is asked of a collective's times, whichever the operation."""
+    """Arguments of both commands: sizes, ranks, algorithm and a measured table."""
 
     nodes: NodeCount = None
     gpus_per_node: GpusPerNode = None
@@ -57,22 +57,22 @@ class CollectiveRequest:
 
 
 @expand
-def allreduce(topology: TopologyName, asked: CollectiveRequest, given: ConstantOptions, output: Output) -> None:
+def allreduce(topology: TopologyName, request: CollectiveRequest, constants: ConstantOptions, output: Output) -> None:
     """Predict allreduce times, in nccl-tests' columns.
 
     Beside a measured table: of its ranks, launched as it was measured.
     """
     from ddpsim.common.operation import Operation
 
-    _predict(Operation.ALLREDUCE, topology, asked, given, output)
+    _predict(Operation.ALLREDUCE, topology, request, constants, output)
 
 
 @expand
 def collective(
     topology: TopologyName,
     op: Annotated[str, typer.Option(metavar=OPERATIONS, help="Which operation.")],
-    asked: CollectiveRequest,
-    given: ConstantOptions,
+    request: CollectiveRequest,
+    constants: ConstantOptions,
     output: Output,
 ) -> None:
     """Predict an operation's times, in nccl-tests' columns.
@@ -83,11 +83,11 @@ def collective(
     """
     from ddpsim.common.operation import Operation
 
-    _predict(Operation.named(op), topology, asked, given, output)
+    _predict(Operation.named(op), topology, request, constants, output)
 
 
 def _predict(
-    operation: Operation, topology: str, asked: CollectiveRequest, given: ConstantOptions, output: Output
+    operation: Operation, topology: str, request: CollectiveRequest, constants: ConstantOptions, output: Output
 ) -> None:
     from ddpsim.calibrating.measured import Conditions
     from ddpsim.collectives.conditions import GPU_BACKENDS, CollectiveOptions
@@ -95,13 +95,14 @@ def _predict(
     from ddpsim.collectives.nccl.paths_taken import paths_advice
     from ddpsim.topology.spec import load_topology
 
-    check_destination(asked.plot)
+    check_destination(request.plot)
     machine = load_topology(topology)
-    rows = _read_measured(operation, asked)
-    sizes = _sizes(asked) if rows is None else [row.size_bytes for row in rows.rows]
-    placement = _place_ranks(machine, asked.nodes, asked.gpus_per_node, rows)
-    backend, algorithm = library_of(placement, asked.backend or machine.backend), asked.algorithm
-    constants = given.calibration_in_force(backend)
+    rows = _read_measured(operation, request)
+    sizes = _sizes(request) if rows is None else [row.size_bytes for row in rows.rows]
+    placement = _place_ranks(machine, request.nodes, request.gpus_per_node, rows)
+    backend, algorithm = library_of(placement, request.backend or machine.backend), request.algorithm
+    calibration = constants.calibration_in_force(backend)
+    # The conditions that the measured table states of itself: what is compared must be of the same.
     stated = Conditions() if rows is None else Conditions.of(rows)
     if algorithm == "auto" and backend in GPU_BACKENDS:
         algorithm = stated.algorithm
@@ -109,49 +110,50 @@ def _predict(
         None,
         placement,
         backend=backend,
-        calibration=constants or _priors(backend, stated.version),
+        calibration=calibration or _priors(backend, stated.version),
         options=CollectiveOptions(
             algorithm=algorithm,
-            fidelity=asked.fidelity,
+            fidelity=request.fidelity,
             isolated=stated.isolated,
             gpus_per_process=stated.gpus_per_process,
         ),
     )
-    curve = find_correcting_curve(placement, backend, constants, algorithm, operation)
-    found: list[Row] = []
+    curve = find_correcting_curve(placement, backend, calibration, algorithm, operation)
+    predicted: list[Row] = []
+    # Refused before the first row is computed, the largest size first.
     collectives.check_extent(((operation, size) for size in sorted(sizes, reverse=True)), 1)
     for size in sizes:
-        timed = collectives.estimate_s if asked.fidelity == "closed" else collectives.simulate_s
+        timed = collectives.estimate_s if request.fidelity == "closed" else collectives.simulate_s
         choice = collectives.choice(size, operation)
         row = _row(operation, size, timed(size, operation), placement)
-        found.append(row | {"algorithm": choice.algorithm, "protocol": choice.protocol})
-    _add_bands(found, placement, collectives, algorithm, operation)
+        predicted.append(row | {"algorithm": choice.algorithm, "protocol": choice.protocol})
+    _add_bands(predicted, placement, collectives, algorithm, operation)
     if rows is not None:
-        _join(found, rows)
-    if asked.plot:
-        _draw(found, asked.plot)
+        _join(predicted, rows)
+    if request.plot:
+        _draw(predicted, request.plot)
     correcting = 0 if curve is None else len(curve.points)
     for line in paths_advice(placement) if backend in GPU_BACKENDS else ():
         note(f"advice: {line}")
-    document = {"operation": str(operation), "rows": found, "correcting_rows": correcting}
-    output.emit(document, lambda: _text(operation, found, placement, correcting))
+    document = {"operation": str(operation), "rows": predicted, "correcting_rows": correcting}
+    output.emit(document, lambda: _text(operation, predicted, placement, correcting))
 
 
-def _read_measured(operation: Operation, asked: CollectiveRequest) -> MeasuredTable | None:
+def _read_measured(operation: Operation, request: CollectiveRequest) -> MeasuredTable | None:
     """Return the table of the operation; its sizes are predicted, so that options on them are refused.
 
     Raises:
-        InputError: sizes that are asked for beside it, or a table of another operation.
+        InputError: sizes together with it, or a table of another operation.
     """
     from ddpsim.calibrating.measured import read_tables
 
-    if asked.measured is None:
+    if request.measured is None:
         return None
-    sizes = {name: getattr(asked, name) for name in ("begin", "end", "factor")}
-    refuse_excluded(None, "collective", beside={"measured": asked.measured} | sizes)
-    tables = {table.operation: table for table in read_tables(asked.measured)}
+    sizes = {name: getattr(request, name) for name in ("begin", "end", "factor")}
+    refuse_excluded(None, "collective", beside={"measured": request.measured} | sizes)
+    tables = {table.operation: table for table in read_tables(request.measured)}
     if operation not in tables:
-        what = f"{asked.measured} is of {', '.join(tables)}, {operation} is asked for"
+        what = f"{request.measured} is of {', '.join(tables)}, {operation} is asked for"
         raise InputError(what, place="measured", remedy=f"use `ddpsim collective --op {next(iter(tables))}`")
     return tables[operation]
 
@@ -159,7 +161,7 @@ def _read_measured(operation: Operation, asked: CollectiveRequest) -> MeasuredTa
 def _place_ranks(
     machine: Topology, nodes: int | None, gpus_per_node: int | None, rows: MeasuredTable | None
 ) -> Placement:
-    """Return the ranks that are asked for: as many as the table was measured with, where there is one.
+    """Return the ranks of the arguments, which are as many as the table was measured with, where there is one.
 
     Raises:
         InputError: ranks that the machine cannot hold, or others than the table's.
@@ -185,12 +187,12 @@ def _priors(backend: str, version: int | None) -> Calibration | None:
     return start.with_values({"nccl.version": version}, source="the table's")
 
 
-def _sizes(asked: CollectiveRequest) -> list[int]:
+def _sizes(request: CollectiveRequest) -> list[int]:
     from ddpsim.common.units import nccl_sizes, parse_nccl_size
 
-    first = parse_nccl_size("8" if asked.begin is None else asked.begin, "-b")
-    last = parse_nccl_size("1G" if asked.end is None else asked.end, "-e")
-    return nccl_sizes(first, last, 2 if asked.factor is None else asked.factor)
+    first = parse_nccl_size("8" if request.begin is None else request.begin, "-b")
+    last = parse_nccl_size("1G" if request.end is None else request.end, "-e")
+    return nccl_sizes(first, last, 2 if request.factor is None else request.factor)
 
 
 def _row(operation: Operation, size_bytes: int, seconds: float, placement: Placement) -> Row:
@@ -205,37 +207,37 @@ def _row(operation: Operation, size_bytes: int, seconds: float, placement: Place
 
 
 def _add_bands(
-    found: list[Row], placement: Placement, collectives: Collectives, algorithm: str, operation: Operation
+    predicted: list[Row], placement: Placement, collectives: Collectives, algorithm: str, operation: Operation
 ) -> None:
     from ddpsim.prediction.doubts.collectives import factors
 
-    sizes = [int(str(row["size_bytes"])) for row in found]
+    sizes = [int(str(row["size_bytes"])) for row in predicted]
     calibration, transport = collectives.calibration, collectives.transport
     ends = factors(placement, calibration.backend, calibration, sizes, algorithm, operation, transport=transport)
-    for row, (low, high) in zip(found, ends, strict=True):
+    for row, (low, high) in zip(predicted, ends, strict=True):
         time_us = float(str(row["time_us"]))
         row |= {"time_low_us": time_us * low, "time_high_us": time_us * high}
 
 
-def _join(found: list[Row], rows: MeasuredTable) -> None:
-    for row, real in zip(found, rows.rows, strict=True):
+def _join(predicted: list[Row], rows: MeasuredTable) -> None:
+    for row, real in zip(predicted, rows.rows, strict=True):
         measured_us = real.undisturbed_s * 1e6  # as a calibration takes it; the table's notes name such rows
         row |= {"measured_us": measured_us, "error": float(str(row["time_us"])) / measured_us - 1}
     for remark in rows.notes:
         note(f"note: {rows.name}: {remark}")
 
 
-def _draw(found: list[Row], path: str) -> None:
+def _draw(predicted: list[Row], path: str) -> None:
     from ddpsim.report.plots import plot_sizes
 
-    curves = {"predicted": [(float(str(row["size_bytes"])), float(str(row["time_us"]))) for row in found]}
-    if "measured_us" in found[0]:
-        curves["measured"] = [(float(str(row["size_bytes"])), float(str(row["measured_us"]))) for row in found]
+    curves = {"predicted": [(float(str(row["size_bytes"])), float(str(row["time_us"]))) for row in predicted]}
+    if "measured_us" in predicted[0]:
+        curves["measured"] = [(float(str(row["size_bytes"])), float(str(row["measured_us"]))) for row in predicted]
     plot_sizes(curves, path)
     note(f"wrote {path}")
 
 
-def _text(operation: Operation, found: list[Row], placement: Placement, correcting: int) -> str:
+def _text(operation: Operation, predicted: list[Row], placement: Placement, correcting: int) -> str:
     """Return nccl-tests' columns and ours; what `#` begins is a remark, as there."""
     names = ["#", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "algorithm", "protocol"]
     units = ["#", "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "", ""]
@@ -253,18 +255,18 @@ def _text(operation: Operation, found: list[Row], placement: Placement, correcti
             row["algorithm"],
             row["protocol"],
         ]
-        for row in found
+        for row in predicted
     ]
     for key, name in (("time_low_us", "low"), ("time_high_us", "high"), ("measured_us", "measured")):
-        if key in found[0]:
+        if key in predicted[0]:
             names.append(name)
             units.append("(us)")
-            for line, row in zip(lines, found, strict=True):
+            for line, row in zip(lines, predicted, strict=True):
                 line.append(f"{row[key]:.2f}")
-    if "error" in found[0]:
+    if "error" in predicted[0]:
         names.append("error")
         units.append("")
-        for line, row in zip(lines, found, strict=True):
+        for line, row in zip(lines, predicted, strict=True):
             line.append(percent(float(str(row["error"])), signed=True))
     text = ResultTable(tuple(names), (tuple(units), *(tuple(map(str, line)) for line in lines)), frozenset()).text()
     if not correcting:

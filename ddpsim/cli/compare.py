@@ -26,7 +26,7 @@ from ddpsim.common.options.text import counts
 from ddpsim.common.tables import break_line, text_of
 from ddpsim.common.tables.cells import format_band, format_rate, format_short
 from ddpsim.common.units import format_count, format_time
-from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.requests import Workers
 from ddpsim.schedules.named import schemes_named
 from ddpsim.simulation.jobs.simulated import Options
 
@@ -44,31 +44,31 @@ _WHAT = {
 }
 
 
-def text(found: Comparison, efficiency: float, asked: Sequence[str] = ()) -> str:
+def text(comparison: Comparison, efficiency: float, columns: Sequence[str] = ()) -> str:
     """Return the comparison as tables and the lines under them, a part a model.
 
     Args:
         efficiency: down to which break-evens follow nodes.
-        asked: columns of one table in the place of those of two.
+        columns: those of one table, in place of the two.
     """
-    return "\n\n".join("\n".join(_part(found, model, efficiency, asked)) for model in found.models)
+    return "\n\n".join("\n".join(_part(comparison, model, efficiency, columns)) for model in comparison.models)
 
 
-def _part(found: Comparison, model: str, efficiency: float, asked: Sequence[str]) -> Iterator[str]:
-    rows = found.of(model)
+def _part(comparison: Comparison, model: str, efficiency: float, columns: Sequence[str]) -> Iterator[str]:
+    rows = comparison.of(model)
     records = [row.describe() for row in rows]
     yield _title(model, rows)
     yield ""
-    yield text_of("compare", records, asked)
+    yield text_of("compare", records, columns)
     if any(row.price is not None for row in rows):
         yield ""
         yield _prices(rows)
-        if not asked:
+        if not columns:
             priced = [record for row, record in zip(rows, records, strict=True) if row.price is not None]
             yield f"\n{text_of('compare: costs', priced)}"
     yield ""
-    yield from _verdict(found, model, rows)
-    for advice in found.advice:
+    yield from _verdict(comparison, model, rows)
+    for advice in comparison.advice:
         if advice.row.model == model and (lines := list(_format_advice(advice, efficiency))):
             yield ""
             yield _format_advised_row(advice.row)
@@ -97,13 +97,13 @@ def _prices(rows: Sequence[ComparisonRow]) -> str:
     return "\n".join(["prices of a node, as given:", *said])
 
 
-def _verdict(found: Comparison, model: str, rows: Sequence[ComparisonRow]) -> Iterator[str]:
+def _verdict(comparison: Comparison, model: str, rows: Sequence[ComparisonRow]) -> Iterator[str]:
     """Yield which is best and whose bands leave that open, and which rows are not in question."""
     from ddpsim.planning.ranking import describe_borrowed, list_unranked
 
-    ranked, best = found.list_ranked(model), found.best_of(model)
+    ranked, best = comparison.list_ranked(model), comparison.best_of(model)
     if best is not None:
-        yield from _format_ranking(found, best, [row for row in ranked if row.fits is not False] or ranked)
+        yield from _format_ranking(comparison, best, [row for row in ranked if row.fits is not False] or ranked)
     yield from describe_borrowed(row.prediction for row in rows)
     if unfit := [row for row in rows if row.fits is False]:
         yield f"does NOT fit in GPU memory: {', '.join(dict.fromkeys(map(_format_where, unfit)))}"
@@ -112,26 +112,26 @@ def _verdict(found: Comparison, model: str, rows: Sequence[ComparisonRow]) -> It
         yield f"not ranked: {', '.join(dict.fromkeys(places))}: {why}"
 
 
-def _format_ranking(found: Comparison, best: ComparisonRow, fitting: Sequence[ComparisonRow]) -> Iterator[str]:
+def _format_ranking(comparison: Comparison, best: ComparisonRow, fitting: Sequence[ComparisonRow]) -> Iterator[str]:
     """Yield which of the rows that may fit is fastest, which is cheapest, and which meets the goal."""
     from ddpsim.planning.ranking import describe_overlap
 
     fastest = max(fitting, key=lambda row: row.samples_per_s[0])
     yield f"fastest: {_format_where(fastest)}, {format_short(fastest.samples_per_s[0])} samples/s"
-    near = [f"    {describe_overlap(names)}"] if (names := found.rivals(best.model)) else []
+    near = [f"    {describe_overlap(names)}"] if (names := comparison.rivals(best.model)) else []
     cost = best.per_million_samples
     if cost is not None and best.price is not None:
-        what = "cheapest" if found.goal is None else f"cheapest that meets {found.goal.describe()}"
+        what = "cheapest" if comparison.goal is None else f"cheapest that meets {comparison.goal.describe()}"
         yield f"{what}: {_format_where(best)}, {format_band(cost)} {best.price.currency} a million samples"
-        yield from _goal_lines(best, found.goal)
+        yield from _goal_lines(best, comparison.goal)
         yield from near
         yield "Pareto front (*): no other row is both cheaper and faster"
         if unpriced := dict.fromkeys(row.machine for row in fitting if row.price is None):
             yield f"no price is given, so not compared by cost: {', '.join(unpriced)}"
-    elif found.goal is not None:
+    elif comparison.goal is not None:
         yield from near
-        yield f"meets {found.goal.describe()}: {_format_where(best)}"
-        yield from _goal_lines(best, found.goal)
+        yield f"meets {comparison.goal.describe()}: {_format_where(best)}"
+        yield from _goal_lines(best, comparison.goal)
     else:
         yield from near
 
@@ -171,36 +171,36 @@ def _format_advice(advice: Advice, efficiency: float) -> Iterator[str]:
         yield f"accumulating gradients (no_sync) over {each.every} micro-batches a step {saved}"
 
 
-def _break_even(found: BreakEven, efficiency: float) -> str:
-    if found.what == "efficiency":
+def _break_even(point: BreakEven, efficiency: float) -> str:
+    if point.what == "efficiency":
         what = f"scaling efficiency of {efficiency:.0%} or more".replace("%", " %")
-        expected = found.why if found.value is None else f"expected up to {format_count(round(found.value), 'node')}"
-        sure = "certain on no number" if found.low is None else f"certain up to {found.low:.0f}"
-        not_sure = "ruled out on none" if found.high is None else f"ruled out beyond {found.high:.0f}"
+        expected = point.why if point.value is None else f"expected up to {format_count(round(point.value), 'node')}"
+        sure = "certain on no number" if point.low is None else f"certain up to {point.low:.0f}"
+        not_sure = "ruled out on none" if point.high is None else f"ruled out beyond {point.high:.0f}"
         return f"{what}: {expected}; {sure}, {not_sure}"
-    what = f"{_WHAT[found.what]} on {_nodes(found.row)}"
-    if found.advised is not None:
-        return f"{what}: {_plan_at_own_rate(found)}; {_where_buckets_matter(found)}"
-    expected = found.why if found.value is None else f"expected from {format_rate(found.value)} a NIC on"
-    sure = "certain at no rate" if found.high is None else f"certain from {format_rate(found.high)} on"
-    not_sure = "ruled out at none" if found.low is None else f"ruled out below {format_rate(found.low)}"
-    return f"{what}: {expected}" + (f"; {sure}, {not_sure}" if found.value is not None or found.high else "")
+    what = f"{_WHAT[point.what]} on {_nodes(point.row)}"
+    if point.advised is not None:
+        return f"{what}: {_plan_at_own_rate(point)}; {_where_buckets_matter(point)}"
+    expected = point.why if point.value is None else f"expected from {format_rate(point.value)} a NIC on"
+    sure = "certain at no rate" if point.high is None else f"certain from {format_rate(point.high)} on"
+    not_sure = "ruled out at none" if point.low is None else f"ruled out below {format_rate(point.low)}"
+    return f"{what}: {expected}" + (f"; {sure}, {not_sure}" if point.value is not None or point.high else "")
 
 
-def _plan_at_own_rate(found: BreakEven) -> str:
+def _plan_at_own_rate(point: BreakEven) -> str:
     """Return what `plan` says of buckets at the machine's own rate."""
     from ddpsim.planning.worth import arguments_of, format_gain
 
-    line, gain = found.advised or ("", (0.0, 0.0, 0.0))
-    said = f"{arguments_of(line)}, {format_gain(*gain, 'shorter step ')}" if gain[0] else "keep torch's default"
-    return f"{said}; {found.trial}" if found.trial else said
+    line, gain = point.advised or ("", (0.0, 0.0, 0.0))
+    buckets = f"{arguments_of(line)}, {format_gain(*gain, 'shorter step ')}" if gain[0] else "keep torch's default"
+    return f"{buckets}; {point.trial}" if point.trial else buckets
 
 
-def _where_buckets_matter(found: BreakEven) -> str:
-    if found.value is None or found.low is None or found.high is None:
-        return found.why
-    between = f"between {format_rate(found.low)} and {format_rate(found.high)}"
-    return f"other sizes gain under 1 % from about {format_rate(found.value)} a NIC on ({between})"
+def _where_buckets_matter(point: BreakEven) -> str:
+    if point.value is None or point.low is None or point.high is None:
+        return point.why
+    between = f"between {format_rate(point.low)} and {format_rate(point.high)}"
+    return f"other sizes gain under 1 % from about {format_rate(point.value)} a NIC on ({between})"
 
 
 def _shares(band: tuple[float, float, float]) -> str:
@@ -218,7 +218,7 @@ _NAMED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareArguments:
-    """What `compare` is asked beside a job: machines, what varies, prices and goals, where to write."""
+    """Arguments of `compare` next to those of a job: machines, what varies, prices and goals, where to write."""
 
     workload: Annotated[
         list[str],
@@ -289,7 +289,7 @@ class CompareArguments:
 def compare(
     arguments: CompareArguments,
     options: Options,
-    given: ConstantOptions,
+    constants: ConstantOptions,
     by: Workers,
     output: TableOutput,
     context: typer.Context,
@@ -315,7 +315,7 @@ def compare(
     if others := [name for name in listed if name not in names]:
         note(f"note: {arguments.prices} has prices of machines that are not compared: {list_few(others, _NAMED)}")
     caps = parse_swept_caps(arguments.bucket_cap_mb, options)
-    asked = ComparisonRequest(
+    request = ComparisonRequest(
         workloads=arguments.workload,
         topologies=arguments.topology,
         nodes=[None] if arguments.nodes is None else counts(arguments.nodes, "nodes"),
@@ -330,38 +330,39 @@ def compare(
         efficiency=bound,
         options=options,
         gpus_per_node=arguments.gpus_per_node,
-        calibration=given.calibration_in_force(),
+        calibration=constants.calibration_in_force(),
     )
-    with make_resumable(by, len(asked.points), arguments.out, arguments.report) as done:
+    with make_resumable(by, len(request.points), arguments.out, arguments.report) as done:
         rows = done.compute(
             comparison_row,
-            asked.points,
+            request.points,
             name_labelled,
             what="predictions",
             notes=lambda row: row.prediction.notes,
-            part=lambda rows: _lines(asked.price(rows)),
+            part=lambda rows: _lines(request.price(rows)),
         )
-        found = asked.collect(rows)
+        comparison = request.collect(rows)
+        # Advice needs predictions beyond the rows (break-even points): they go to the same journal.
         if arguments.advice:
-            found = asked.advise(found, partial(done.compute, what="machines' advice"))
-        done.deliver(lambda: _lines(found.rows))
+            comparison = request.advise(comparison, partial(done.compute, what="machines' advice"))
+        done.deliver(lambda: _lines(comparison.rows))
     if arguments.plot:
-        draw(found, arguments.plot)
+        draw(comparison, arguments.plot)
     deliver_report(
         arguments.report,
         lambda pages: pages.compare_report(
-            found,
-            calibration=given.calibration_in_force(),
-            notes=sorted(done.told),
+            comparison,
+            calibration=constants.calibration_in_force(),
+            notes=sorted(done.notes_printed),
             command=command_line(context),
-            columns=output.asked,
+            columns=output.column_names,
         ),
     )
     output.emit_rows(
-        found.document(),
+        comparison.document(),
         "compare",
-        lambda: [row.describe() for row in found.rows],
-        lambda: text(found, bound, output.asked),
+        lambda: [row.describe() for row in comparison.rows],
+        lambda: text(comparison, bound, output.column_names),
         aside=STANDARD_OUTPUT in (arguments.out, arguments.report),
     )
 
@@ -370,20 +371,22 @@ def _lines(rows: Sequence[ComparisonRow]) -> str:
     return "".join(json.dumps(row.document(), allow_nan=False) + "\n" for row in rows)
 
 
-def draw(found: Comparison, path: str) -> None:
+def draw(comparison: Comparison, path: str) -> None:
     """Draw the step over the node count, a panel a model, a line a machine with what else is varied there."""
     from ddpsim.common.tables import cell_of, heading_of, list_shown
     from ddpsim.common.tables.declared import TELLING
     from ddpsim.report.plots import plot_steps
 
     panels: dict[str, dict[str, list[tuple[str, tuple[float, float, float]]]]] = {}
-    for model in found.models:
-        rows = found.of(model)
+    for model in comparison.models:
+        rows = comparison.of(model)
         records = [row.describe() for row in rows]
-        told = [name for name in list_shown("compare", records) if name in TELLING]
+        distinguishing = [name for name in list_shown("compare", records) if name in TELLING]
         lines = panels.setdefault(model, {})
         for row, record in zip(rows, records, strict=True):
-            label = ", ".join([row.machine, *(f"{heading_of(each)} {cell_of(record, each)}" for each in told)])
+            label = ", ".join(
+                [row.machine, *(f"{heading_of(each)} {cell_of(record, each)}" for each in distinguishing)]
+            )
             lines.setdefault(label, []).append((str(row.nodes), row.step_s))
     plot_steps(panels, path, "nodes")
     note(f"wrote {path}")

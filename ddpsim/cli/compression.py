@@ -15,7 +15,7 @@ from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCount, WorkloadNam
 from ddpsim.cli.output import TableOutput
 from ddpsim.common.errors import InputError
 from ddpsim.common.tables import text_of
-from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.requests import Workers
 from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionArguments:
-    """What `compression` is asked: a workload on a machine, and the schemes to hold against DDP."""
+    """Arguments of `compression`: a workload on a machine, and the schemes to hold against DDP."""
 
     workload: WorkloadName
     topology: MachineNames
@@ -39,7 +39,7 @@ class CompressionArguments:
 @expand
 def compression(
     arguments: CompressionArguments,
-    given: ConstantOptions,
+    constants: ConstantOptions,
     by: Workers,
     output: TableOutput,
 ) -> None:
@@ -55,18 +55,18 @@ def compression(
     from ddpsim.topology.spec import load_topology
 
     model = Model.of(arguments.workload)
-    asked = SCHEMES if arguments.schemes is None else tuple(arguments.schemes.split(","))
+    schemes = SCHEMES if arguments.schemes is None else tuple(arguments.schemes.split(","))
     machines = [load_topology(name) for name in arguments.topology]
-    if not all(asked):
+    if not all(schemes):
         raise InputError("a scheme without a name", place="schemes", remedy="write e.g. fp16,powersgd:4")
-    calibration = given.calibration_in_force("gloo" if model.source.one_clock else "nccl")
+    calibration = constants.calibration_in_force("gloo" if model.source.one_clock else "nccl")
     jobs = jobs_of(model, places_of(machines, [arguments.nodes]), Options(), arguments.gpus_per_node, calibration)
     with make_resumable(by, len(jobs)) as done:
-        found = done.compute(partial(codec_rows, schemes=asked), jobs, name_job, what="machines")
-    records = [row.document() for each in found for row in each]
+        rows_by_machine = done.compute(partial(codec_rows, schemes=schemes), jobs, name_job, what="machines")
+    records = [row.document() for each in rows_by_machine for row in each]
     output.emit_rows(
         {"workload": model.source.name, "rows": records},
         "compression",
         lambda: records,
-        lambda: text_of("compression", records, output.asked),
+        lambda: text_of("compression", records, output.column_names),
     )

@@ -132,8 +132,8 @@ def constants(
     if calibration and backend not in (None, calibration.backend):
         what = f"the calibration is of {calibration.backend}"
         raise InputError(what, place=f"--backend {backend}", remedy="leave it out")
-    found = _constants_in_force(calibration, backend)
-    output.emit({"rows": [describe_constant(each) for each in found]}, table_constants(found).text)
+    in_force = _constants_in_force(calibration, backend)
+    output.emit({"rows": [describe_constant(each) for each in in_force]}, table_constants(in_force).text)
 
 
 def _constants_in_force(calibration: Calibration | None, backend: str | None) -> list[Constant]:

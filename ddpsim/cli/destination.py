@@ -1,4 +1,4 @@
-"""Where a command writes: -o, --plot and --report, to a file, what a link or a device stands for, or `-`."""
+"""Destinations of a command's documents: the files of -o, --plot and --report; `-` is standard output."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 STANDARD_OUTPUT = "-"
 _PAGE = b"<!doctype html>"
 _BEGINNINGS = (b"{", b"[", b"name:", b"\x1f\x8b", b"\x89PNG", b"%PDF", b"<svg", b"<?xml", b"%!PS")
-"""Of what -o and --plot leave: JSON and its lines, YAML, gzip, pictures."""
+"""Beginnings of files that -o and --plot write: JSON and its lines, YAML, gzip, pictures."""
 _MOST_OF_A_PAGE = 1 << 26
-"""Bytes of a page in which the name of what wrote it is looked for."""
+"""Bytes of a page that are searched for the name of the program that wrote it."""
 
 
 def check_destination(path: str | Path | None, *, as_json: bool = False, option: str = "-o") -> None:
     """Refuse a file that cannot be written, before any work is done for it, and announce a folder that will be made.
 
     Args:
-        path: of an option; None where it was not given.
+        path: the value of an option; None without it.
         as_json: whether the command prints a JSON document, which leaves no room for a file on standard output.
-        option: that `path` was given to.
+        option: the one whose value is `path`.
 
     Raises:
-        InputError: no such file can be written, or two documents on one stream are asked for.
+        InputError: the file cannot be written, or two documents would go to one stream.
     """
     from ddpsim.common.files import check_writable, find_existing_folder
 
@@ -141,5 +141,5 @@ def deliver_report(path: str | None, make: Callable[[Any], Report]) -> None:
 
 def command_line(context: typer.Context) -> str:
     """Return the command that runs, as it would be typed."""
-    given: Sequence[str] = context.find_root().obj or ()
-    return shlex.join(["ddpsim", *given])
+    arguments: Sequence[str] = context.find_root().obj or ()
+    return shlex.join(["ddpsim", *arguments])

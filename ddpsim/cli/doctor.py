@@ -1,4 +1,4 @@
-"""`ddpsim doctor`: what this machine can do, and how anybody sees it."""
+"""`ddpsim doctor`: the abilities of this machine, each with a command that shows it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def doctor(output: Output) -> None:
     """
     from ddpsim.cli.machine_findings import findings
 
-    found = list(findings())
-    output.emit({"findings": [each.document() for each in found]}, lambda: text_of(found))
+    listed = list(findings())
+    output.emit({"findings": [each.document() for each in listed]}, lambda: text_of(listed))
 
 
-def text_of(found: Sequence[Finding]) -> str:
+def text_of(listed: Sequence[Finding]) -> str:
     """Return findings as text: a line each, below it what proves it and what would help."""
-    width = max((len(each.name) for each in found), default=0)
+    width = max((len(each.name) for each in listed), default=0)
     lines = []
-    for each in found:
+    for each in listed:
         lines.append(f"{each.able:<8}{each.name:<{width}}  {each.found}")
         lines.append(f"{'':8}{'':{width}}  $ {each.proof}")
         if each.remedy:

@@ -1,4 +1,9 @@
-"""Options on the command line: a parameter that is a dataclass becomes one option a field, and is handed over built."""
+"""Options on the command line: `expand` makes one option of each field of a parameter that is a dataclass.
+
+typer reads a function's signature: `expand` gives it one with the fields as parameters, and calls the function with the
+dataclasses that it builds of the values. A dataclass is of one of two kinds: with `Option`s, the declarations that both
+packages share, or annotated for typer, the command's own arguments.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ class OnlyFields:
     """Mark in the annotation of a parameter: these fields alone are options of the command.
 
     Attributes:
-        help: what some of them do in this command, where the dataclass says it of others.
+        help: the help of some of them in this command, where the dataclass's is of other commands.
     """
 
     names: tuple[str, ...]
@@ -46,24 +51,24 @@ class _Group:
     @property
     def options(self) -> list[Declared]:
         """The options that the dataclass declares and the command does not declare itself."""
-        found = (each for each in list_declared(self.kind) if each.field not in self.taken)
-        return [each for each in found if self.only is None or each.field in self.only.names]
+        declared = (each for each in list_declared(self.kind) if each.field not in self.taken)
+        return [each for each in declared if self.only is None or each.field in self.only.names]
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return one parameter of the command an option; fields annotated for typer stand as they are."""
         if self.options:
-            said = {} if self.only is None else self.only.help
-            return [_parameter(each, self.options, said.get(each.field, each.help)) for each in self.options]
+            helps = {} if self.only is None else self.only.help
+            return [_parameter(each, self.options, helps.get(each.field, each.help)) for each in self.options]
         hints = get_type_hints(self.kind, include_extras=True)
         return [
             _keyword(each.name, _default(each), _in_section(hints[each.name])) for each in dataclasses.fields(self.kind)
         ]
 
-    def make(self, given: dict[str, Any]) -> Any:
-        """Return the dataclass of what is given; its fields leave `given`."""
+    def make(self, values: dict[str, Any]) -> Any:
+        """Return the dataclass of the values of its fields, and remove these from `values`."""
         if not self.options:
-            return self.kind(**{field.name: given.pop(field.name) for field in dataclasses.fields(self.kind)})
-        return build(self.kind, {each.field: each.value(given.pop(each.field)) for each in self.options})
+            return self.kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(self.kind)})
+        return build(self.kind, {each.field: each.value(values.pop(each.field)) for each in self.options})
 
 
 def _dataclass_of(annotation: Any) -> Any | None:
@@ -89,9 +94,9 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
         parameters += group.parameters()
 
     @functools.wraps(function)
-    def expanded(**given: Any) -> None:
-        made = {name: group.make(given) for name, group in groups.items()}
-        function(**given, **made)
+    def expanded(**values: Any) -> None:
+        arguments = {name: group.make(values) for name, group in groups.items()}
+        function(**values, **arguments)
 
     signature = inspect.Signature(parameters)
     expanded.__signature__ = signature  # type: ignore[attr-defined]
@@ -104,8 +109,8 @@ def _parameter(each: Declared, others: list[Declared], text: str) -> inspect.Par
     """Return the option as typer takes it; choices are text, so that the dataclass refuses others in its own words."""
     option = each.option
     metavar = option.metavar or "|".join(each.choices) or None
-    said = write_as_flags(text, {other.field: flag(other) for other in others})
-    info = typer.Option(*flags(each), metavar=metavar, help=said, min=option.least, rich_help_panel=each.section)
+    help_text = write_as_flags(text, {other.field: flag(other) for other in others})
+    info = typer.Option(*flags(each), metavar=metavar, help=help_text, min=option.least, rich_help_panel=each.section)
     kind, nullable, default = each.kind, each.nullable, each.default
     if each.kind is bool:
         default = False

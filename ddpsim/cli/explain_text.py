@@ -1,4 +1,4 @@
-"""What `ddpsim explain` prints: the answer, then the step, its prediction, collectives, ranks; or a tuner's rounds."""
+"""The text of `ddpsim explain`: the answer, then the step, its prediction, collectives, ranks; or a tuner's rounds."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SHOWN = 24
 """Rows of collectives in the text, `--json` has all; chosen by hand, for one screen."""
 
 
-def text(found: Explanation) -> str:
+def text(explanation: Explanation) -> str:
     """Return the explanation as text."""
-    answer = [_step(found), _format_rank(found), _advice(found)]
-    blocks = [*answer, _parts(found), _buckets(found), _collectives(found), _ranks(found)]
+    answer = [_step(explanation), _format_rank(explanation), _advice(explanation)]
+    blocks = [*answer, _parts(explanation), _buckets(explanation), _collectives(explanation), _ranks(explanation)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -36,87 +36,95 @@ def changes(since: RunComparison) -> str:
     return "\n".join(lines)
 
 
-def _step(found: Explanation) -> str:
-    traced, ranks = found.traced, found.ranks
+def _step(explanation: Explanation) -> str:
+    traced, ranks = explanation.traced, explanation.ranks
     band = f"{format_time(traced.iteration_low_s)} to {format_time(traced.iteration_high_s)}"
     usual = f"{format_time(traced.iteration_s)} ({band}), median of {format_count(traced.iterations, 'step')}"
-    lines = [f"traced step  {usual}; bottleneck: {found.bound_text}"]
-    if found.profiler_s is not None and found.untraced_s is not None:
-        lines.append(f"profiler     {format_time(found.profiler_s)} of it; without it {format_time(found.untraced_s)}")
+    lines = [f"traced step  {usual}; bottleneck: {explanation.bound_text}"]
+    if explanation.profiler_s is not None and explanation.untraced_s is not None:
+        without = format_time(explanation.untraced_s)
+        lines.append(f"profiler     {format_time(explanation.profiler_s)} of it; without it {without}")
     if (added := ranks.ranks[0].accumulation) is not None:
         lines.append(describe_accumulation(added.accumulate, added.reducing))
     have = f"{len(ranks.ranks)} of {format_count(ranks.world_size, 'rank')} traced"
     missing = ", ".join(str(rank) for rank in ranks.missing[:16])
     lines.append(f"{have}{f', missing: {missing}' if missing else ''}")
     if len(ranks.ranks) > 1:
-        clocks = found.alignment
+        clocks = explanation.alignment
         how = "agree" if clocks.agreed else "were aligned by collectives"
         apart = f"ranks end the same collective {format_time(clocks.residual_s)} apart (90th percentile)"
         lines.append(f"clocks {how}, over {format_count(clocks.collectives, 'collective')}; {apart}")
     return "\n".join(lines)
 
 
-def _format_rank(found: Explanation) -> str:
+def _format_rank(explanation: Explanation) -> str:
     lines = []
-    if found.late is not None:
-        late = found.late
+    if explanation.late is not None:
+        late = explanation.late
         what = f"rank {late.rank} is late by {format_time(late.seconds)} a step, in {late.phase}"
         lines.append(
             f"{what}; cause: {late.cause}{late.describe_elsewhere()} (over {format_count(late.steps, 'step')})"
         )
-    if found.link is not None:
-        lines.append(f"slow link: {found.link.text()}")
-    if found.recorded is not None:
-        lines += [f"flight recorder: {line}" for line in found.recorded.lines()]
-    if found.late_untold is not None:
-        lines.insert(0, found.late_untold)
-    elif found.late is None and found.link is None and len(found.ranks.ranks) > 1:
-        nobody = "none of the traced ranks is late" if found.ranks.missing else "no rank is late"
-        lines.insert(0, break_line(f"{nobody}: {found.late_unsure}" if found.late_unsure else nobody))
+    if explanation.link is not None:
+        lines.append(f"slow link: {explanation.link.text()}")
+    if explanation.recorded is not None:
+        lines += [f"flight recorder: {line}" for line in explanation.recorded.lines()]
+    if explanation.no_verdict_reason is not None:
+        lines.insert(0, explanation.no_verdict_reason)
+    elif explanation.late is None and explanation.link is None and len(explanation.ranks.ranks) > 1:
+        nobody = "none of the traced ranks is late" if explanation.ranks.missing else "no rank is late"
+        lines.insert(
+            0, break_line(f"{nobody}: {explanation.uncertain_excess}" if explanation.uncertain_excess else nobody)
+        )
     return "\n".join(lines)
 
 
-def _parts(found: Explanation) -> str:
-    told, shown = found.foretold, found.tables()[PARTS].text("  ")
-    if told is None:
+def _parts(explanation: Explanation) -> str:
+    predicted, shown = explanation.predicted, explanation.tables()[PARTS].text("  ")
+    if predicted is None:
         return "\n".join(
-            [shown, *([] if found.unpredicted is None else [break_line(f"not predicted: {found.unpredicted}")])]
+            [
+                shown,
+                *([] if explanation.unpredicted is None else [break_line(f"not predicted: {explanation.unpredicted}")]),
+            ]
         )
-    where = f"on {format_count(told.prediction.nodes, 'node')} of {told.prediction.topology.name}"
-    inside = "includes" if told.holds else "does NOT include"
-    ends = f"{format_time(told.low_s)} to {format_time(told.high_s)}, which {inside} the traced step"
-    helps = format_helps_most(told.sensitivities, told.prediction.iteration_s, told.prediction.options.accumulate)
+    where = f"on {format_count(predicted.prediction.nodes, 'node')} of {predicted.prediction.topology.name}"
+    inside = "includes" if predicted.holds else "does NOT include"
+    ends = f"{format_time(predicted.low_s)} to {format_time(predicted.high_s)}, which {inside} the traced step"
+    helps = format_helps_most(
+        predicted.sensitivities, predicted.prediction.iteration_s, predicted.prediction.options.accumulate
+    )
     return "\n".join(
-        [shown, f"predicted step {where}: {ends}", told.prediction.critical_path.text("predicted "), *helps]
+        [shown, f"predicted step {where}: {ends}", predicted.prediction.critical_path.text("predicted "), *helps]
     )
 
 
-def _buckets(found: Explanation) -> str:
-    return f"buckets: {found.buckets}" if found.buckets else ""
+def _buckets(explanation: Explanation) -> str:
+    return f"buckets: {explanation.buckets}" if explanation.buckets else ""
 
 
-def _collectives(found: Explanation) -> str:
-    if not found.splits:
+def _collectives(explanation: Explanation) -> str:
+    if not explanation.splits:
         return ""
-    several = len(found.ranks.ranks) > 1
-    times = found.describe_times(several=several)
-    lines = [break_line(f"collectives, ms: {times}"), first_rows(found.tables()[COLLECTIVES], _SHOWN)]
-    if several and any(split.bound for split in found.splits):
+    several = len(explanation.ranks.ranks) > 1
+    times = explanation.describe_times(several=several)
+    lines = [break_line(f"collectives, ms: {times}"), first_rows(explanation.tables()[COLLECTIVES], _SHOWN)]
+    if several and any(split.bound for split in explanation.splits):
         lines.append("without a last rank: not all ranks take part; waiting is at least, wire at most as shown")
     if not several:
         lines.append("one rank: wire as fast as in its fastest collective; waiting is at least, wire at most as shown")
     return "\n".join(lines)
 
 
-def _ranks(found: Explanation) -> str:
-    if not found.excess_s:
+def _ranks(explanation: Explanation) -> str:
+    if not explanation.excess_s:
         return ""
     title = "how much longer each rank computes and loads than the median of the others, ms a step"
-    return f"{title}\n{found.tables()[RANKS].first(_SHOWN).text()}"
+    return f"{title}\n{explanation.tables()[RANKS].first(_SHOWN).text()}"
 
 
-def _advice(found: Explanation) -> str:
-    return "\n".join(break_line(f"- {line}") for line in found.advice)
+def _advice(explanation: Explanation) -> str:
+    return "\n".join(break_line(f"- {line}") for line in explanation.advice)
 
 
 def tuning_text(tuning: Tuning) -> str:
@@ -124,21 +132,21 @@ def tuning_text(tuning: Tuning) -> str:
     return "\n\n".join(_tuning_round(number, each) for number, each in enumerate(tuning.rounds, 1))
 
 
-def _tuning_round(number: int, told: TuningRound) -> str:
+def _tuning_round(number: int, tuned: TuningRound) -> str:
     lines = [
-        f"round {number}, from step {told.first_step}: {told.reason}",
-        f"kept     {told.kept}{_kept_step(told.kept_step_s)}",
-        f"before   {told.present}{_kept_step(told.present_step_s)}",
-        f"cost     {_cost(told)}",
+        f"round {number}, from step {tuned.first_step}: {tuned.reason}",
+        f"kept     {tuned.kept}{_kept_step(tuned.kept_step_s)}",
+        f"before   {tuned.present}{_kept_step(tuned.present_step_s)}",
+        f"cost     {_cost(tuned)}",
     ]
-    if told.latency_s is not None:
-        rate = "" if told.bandwidth is None else f" and {format_bandwidth(told.bandwidth)}"
-        probes = f", {format_count(told.probed, 'probing plan')}" if told.probed else ""
-        lines.append(f"measured allreduces of {format_time(told.latency_s)}{rate}{probes}")
-    other = OtherWork.read(document_of(told))
+    if tuned.latency_s is not None:
+        rate = "" if tuned.bandwidth is None else f" and {format_bandwidth(tuned.bandwidth)}"
+        probes = f", {format_count(tuned.probed, 'probing plan')}" if tuned.probed else ""
+        lines.append(f"measured allreduces of {format_time(tuned.latency_s)}{rate}{probes}")
+    other = OtherWork.read(document_of(tuned))
     lines += [] if other is None else [f"note     {line}" for line in other.notes()]
-    if told.plans:
-        lines += ["", table_of("tuning", document_of(told.plans)).text()]
+    if tuned.plans:
+        lines += ["", table_of("tuning", document_of(tuned.plans)).text()]
     return "\n".join(lines)
 
 
@@ -146,9 +154,9 @@ def _kept_step(seconds: float | None) -> str:
     return "" if seconds is None else f", {format_time(seconds)} a step"
 
 
-def _cost(told: TuningRound) -> str:
+def _cost(tuned: TuningRound) -> str:
     share = ""
-    if told.present_step_s and told.steps:
-        share = f", {percent(told.lost_s / (told.steps * told.present_step_s))} of their time"
-    own = f"{ms(told.own_s)} ms of it between steps"
-    return f"{format_count(told.steps, 'step')}, {ms(told.lost_s)} ms lost to the search{share}, {own}"
+    if tuned.present_step_s and tuned.steps:
+        share = f", {percent(tuned.lost_s / (tuned.steps * tuned.present_step_s))} of their time"
+    own = f"{ms(tuned.own_s)} ms of it between steps"
+    return f"{format_count(tuned.steps, 'step')}, {ms(tuned.lost_s)} ms lost to the search{share}, {own}"

@@ -15,11 +15,11 @@ def format_first(first: FirstIterations) -> str:
     """Return the construction, a row an iteration, and when they are steady."""
     from ddpsim.common.units import format_count, format_size, format_time
 
-    made, lines = first.construction, []
-    if made is not None:
-        pieces = format_count(sum(message.tensors > 0 for message in made.messages), "message")
+    setup, lines = first.construction, []
+    if setup is not None:
+        pieces = format_count(sum(message.tensors > 0 for message in setup.messages), "message")
         lines.append(
-            f"construction  {format_time(made.seconds)}: {format_size(made.state_bytes)} of parameters and buffers "
+            f"construction  {format_time(setup.seconds)}: {format_size(setup.state_bytes)} of parameters and buffers "
             f"broadcast from rank 0 in {pieces}"
         )
     rows = [

@@ -40,7 +40,7 @@ def write_as_flags(text: str, flags: Mapping[str, str]) -> str:
     >>> write_as_flags("`comm=noop` and `drop` are both given", {"comm": "--comm", "drop": "--drop"})
     '--comm noop and --drop are both given'
     """
-    return _SPAN.sub(lambda found: _flag(found, flags), text)
+    return _SPAN.sub(lambda match: _flag(match, flags), text)
 
 
 def error_in_flags(error: InputError, flags: Mapping[str, str], arguments: Sequence[str] = ()) -> str:
@@ -68,13 +68,13 @@ def _option_of(place: str, arguments: Sequence[str]) -> str:
     return ""
 
 
-def told_in_flags(told: str, flags: Mapping[str, str]) -> str:
-    """Return an error that was told as text, its place first, as `error_in_flags` does.
+def text_in_flags(text: str, flags: Mapping[str, str]) -> str:
+    """Return an error that is text already, its place first, as `error_in_flags` does.
 
-    >>> told_in_flags("shapes: no step; give e.g. `shapes=resnet50`", {"shapes": "--shapes"})
+    >>> text_in_flags("shapes: no step; give e.g. `shapes=resnet50`", {"shapes": "--shapes"})
     '--shapes: no step; give e.g. --shapes resnet50'
     """
-    return write_as_flags(_place(told, flags), flags)
+    return write_as_flags(_place(text, flags), flags)
 
 
 def _place(place: str, flags: Mapping[str, str]) -> str:
@@ -89,15 +89,15 @@ def _place(place: str, flags: Mapping[str, str]) -> str:
     >>> _place("scheme=zero1:deepspeed", {"scheme": "--scheme"})
     '--scheme zero1:deepspeed'
     """
-    found = _PLACE.match(place)
-    if found is not None and found[1] in flags:
-        return _flag(found, flags) + place[found.end() :]
+    match = _PLACE.match(place)
+    if match is not None and match[1] in flags:
+        return _flag(match, flags) + place[match.end() :]
     of, colon, last = place.rpartition(": ")
     if PurePath(of).suffix:
         return place
     return f"{of}{colon}{flags.get(last, last)}"
 
 
-def _flag(found: re.Match[str], flags: Mapping[str, str]) -> str:
-    name, *values = found.groups()
-    return " ".join([flags[name], *filter(None, values)]) if name in flags else found[0]
+def _flag(match: re.Match[str], flags: Mapping[str, str]) -> str:
+    name, *values = match.groups()
+    return " ".join([flags[name], *filter(None, values)]) if name in flags else match[0]

@@ -1,4 +1,9 @@
-"""What a command computes, kept as it is done: the same command goes on from there where it was stopped."""
+"""Commands that can be stopped and resumed: their rows go to a journal as they are computed.
+
+`make_resumable` opens the pool and the journal around a command; the command calls `ResumableCommand.compute` for its
+rows. Where it ends early, by a signal or an error, the rows done so far are written to the file of -o, and the same
+command reads the rest from the journal.
+"""
 
 from __future__ import annotations
 
@@ -18,33 +23,33 @@ from ddpsim.common.errors import InputError
 from ddpsim.common.stopping import Stopped, stop_on_signals
 
 if TYPE_CHECKING:
-    from ddpsim.common.workers.asked import Workers
     from ddpsim.common.workers.crew import WorkerPool
     from ddpsim.common.workers.journal import Journal
+    from ddpsim.common.workers.requests import Workers
     from ddpsim.prediction.answers import RowFunction
 
 Row = TypeVar("Row")
 
 
 _Stage = tuple[str, int, dict[int, Any], Callable[[list[Any]], str] | None]
-"""What rows are called, how many there are to be, those that are done, and what makes a file's text of these."""
+"""Name of the rows, their number, those that are done by position, and a function from these to the file's text."""
 
 
 @dataclass(slots=True)
 class ResumableCommand:
-    """What a command has computed so far, and who computes the rest.
+    """The rows that a command has computed so far, and the pool that computes the rest.
 
     Attributes:
-        crew: who computes; None is this process.
-        journal: that the user named, or beside the file that is being made; None where that is none.
-        out: where -o leads, if anywhere.
-        told: the notes of all rows.
+        crew: the pool; None is this process.
+        journal: the one that the user names, or one next to the file that is being made; None without a file.
+        out: the file of -o; None without it.
+        notes_printed: the notes of all rows.
     """
 
     crew: WorkerPool | None
     journal: Journal | None
     out: str | None
-    told: set[str] = field(default_factory=set)
+    notes_printed: set[str] = field(default_factory=set)
     _stages: list[_Stage] = field(default_factory=list)
 
     def compute(
@@ -62,9 +67,9 @@ class ResumableCommand:
 
         Args:
             function, items, name: as those of `ddpsim.prediction.answers.Rows`.
-            what: the rows are called.
-            notes: what people are to be told of a row.
-            part: makes the text of the file of -o of rows; None where that has no parts.
+            what: name of the rows, in the plural.
+            notes: returns notes on a row for people.
+            part: returns the text of the file of -o for some rows; None where that has no parts.
         """
         from ddpsim.prediction.answers import Rows
 
@@ -75,7 +80,10 @@ class ResumableCommand:
             if noted < 0:
                 self._say_what_is_known(what, done, total)
             if notes is not None:
-                note_once(chain.from_iterable(map(notes, islice(rows.found.values(), max(noted, 0), None))), self.told)
+                note_once(
+                    chain.from_iterable(map(notes, islice(rows.found.values(), max(noted, 0), None))),
+                    self.notes_printed,
+                )
             noted = done
             show(done, total)
 
@@ -83,35 +91,35 @@ class ResumableCommand:
         self._stages.append((what, len(items), rows.found, part))
         return rows.all()
 
-    def compute_more(self, *asked: Any, progress: Callable[[int, int], None]) -> list[Any]:
-        """Return what is computed before it is known which rows there are; nothing is said of it when it ends early."""
+    def compute_more(self, *arguments: Any, progress: Callable[[int, int], None]) -> list[Any]:
+        """Return results from which the rows follow; they are in no part of the file, and in no note on its rows."""
         from ddpsim.prediction.answers import Rows
 
-        return Rows(*asked, crew=self.crew, journal=self.journal, progress=progress).all()
+        return Rows(*arguments, crew=self.crew, journal=self.journal, progress=progress).all()
 
     def deliver(self, text: Callable[[], str]) -> None:
-        """Write a whole file where -o leads, if anywhere; no part of it is written any more."""
+        """Write the whole file of -o, if there is one; no part of it is written any more."""
         self._stages.clear()
         if self.out is not None:
             deliver(self.out, text())
 
     def write_part(self) -> None:
-        """Write what was done by a command that ends early, in whole lines, and say how much that is and where it lies.
+        """Write the rows done by a command that ends early, in whole lines, and note how many they are and where.
 
-        Nothing is said of a lone row that is not done.
+        A lone row that is not done gets no note.
         """
-        for what, total, found, part in self._stages:
+        for what, total, rows, part in self._stages:
             where = None if self.journal is None else self.journal.path
             goes_on = "" if where is None else "; the same command goes on from there"
-            if found and self.out is not None and part is not None:
-                deliver(self.out, part([found[position] for position in sorted(found)]))
+            if rows and self.out is not None and part is not None:
+                deliver(self.out, part([rows[position] for position in sorted(rows)]))
                 where = Path(self.out)
-            if (found or total > 1) and (where is not None or len(found) < total):
-                held = f"; {where} has them{goes_on}" if found and where is not None else ""
-                note(f"note: {len(found)} of {total} {what} were done{held}")
+            if (rows or total > 1) and (where is not None or len(rows) < total):
+                location = f"; {where} has them{goes_on}" if rows and where is not None else ""
+                note(f"note: {len(rows)} of {total} {what} were done{location}")
 
     def _say_what_is_known(self, what: str, known: int, total: int) -> None:
-        """Note what a journal of before spares this command."""
+        """Note how many rows an existing journal spares this command."""
         if self.journal is None or (self.journal.is_new and not known):
             return
         if known or len(self._stages) == 1:
@@ -123,7 +131,7 @@ class ResumableCommand:
 def make_resumable(
     by: Workers, points: int, out: str | None = None, report: str | None = None
 ) -> Iterator[ResumableCommand]:
-    """Yield what computes `points` of them, and keeps what is done: in the cache, or beside `out` or `report`.
+    """Yield a command that computes `points` of rows, with a journal: the cache, or one next to `out` or `report`.
 
     Raises:
         typer.Exit: stopped by a signal.

@@ -1,4 +1,4 @@
-"""What can be told of a machine without torch: its processors, memory and GPUs, and what is installed."""
+"""Findings on a machine that need no torch: its processors, memory and GPUs, and what is installed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SMI = "nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noh
 
 
 def findings() -> Iterator[Finding]:
-    """Yield what was found, those of the executor last, which need torch and run in a process of their own."""
+    """Yield the findings, those of the executor last, which need torch and run in a process of their own."""
     yield Finding("python", YES, f"{platform.python_version()}, {sys.executable}", "python --version")
     yield Finding("ddpsim", YES, f"{__version__}; predictions, plans and validations run here", "ddpsim --version")
     yield _cores()
@@ -53,17 +53,17 @@ def _quiet() -> Finding:
     other = find_other_work([clock.since()])
     if other is None:
         return Finding("quiet", UNKNOWN, "this system has no /proc/stat", proof)
-    said = f"other work takes {other.busy:.1f} of {other.processors} processors now"
+    result = f"other work takes {other.busy:.1f} of {other.processors} processors now"
     remedy = "measure when it has ended: runs are slower beside it; predictions are not affected" * other.disturbs
-    return Finding("quiet", format_able(not other.disturbs), said, proof, remedy)
+    return Finding("quiet", format_able(not other.disturbs), result, proof, remedy)
 
 
 def _memory() -> Finding:
     proof = "grep -E 'MemTotal|MemAvailable' /proc/meminfo"
     try:
         with open("/proc/meminfo") as file:
-            told = dict(line.split(":", 1) for line in file)
-        total, free = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+            output = dict(line.split(":", 1) for line in file)
+        total, free = (int(output[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     except (OSError, KeyError, ValueError, IndexError):
         return Finding("memory", UNKNOWN, "this system has no /proc/meminfo", proof)
     return Finding("memory", YES, f"{total / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of it free", proof)
@@ -74,12 +74,12 @@ def _gpus() -> Finding:
         remedy = "no GPU is needed: predictions know GPUs by name, and real runs can use CPUs over gloo"
         return Finding("GPUs", NO, "nvidia-smi is not here", _SMI, remedy)
     try:
-        told = subprocess.run(_SMI.split(), capture_output=True, text=True, timeout=_SMI_S, check=False)
+        output = subprocess.run(_SMI.split(), capture_output=True, text=True, timeout=_SMI_S, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("GPUs", UNKNOWN, f"nvidia-smi: {error}", _SMI)
-    rows = [line.strip() for line in told.stdout.splitlines() if line.strip()]
-    if told.returncode or not rows:
-        return Finding("GPUs", NO, f"nvidia-smi: {(told.stderr or told.stdout).strip()[:200] or 'none'}", _SMI)
+    rows = [line.strip() for line in output.stdout.splitlines() if line.strip()]
+    if output.returncode or not rows:
+        return Finding("GPUs", NO, f"nvidia-smi: {(output.stderr or output.stdout).strip()[:200] or 'none'}", _SMI)
     return Finding("GPUs", YES, f"{len(rows)}: {'; '.join(dict.fromkeys(rows))}", _SMI)
 
 
@@ -104,8 +104,8 @@ def _find_oldest(package: str) -> str | None:
         wanted = importlib.metadata.requires("ddpsim") or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    found = [re.match(rf"{package}\s*>=\s*([\d.]+)", each) for each in wanted]
-    return next((match[1] for match in found if match), None)
+    matches = [re.match(rf"{package}\s*>=\s*([\d.]+)", each) for each in wanted]
+    return next((match[1] for match in matches if match), None)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -119,10 +119,10 @@ def _executor() -> Iterator[Finding]:
         return
     command = [sys.executable, "-m", "ddpexec", "doctor", "--json"]
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             command, capture_output=True, text=True, timeout=EXECUTOR_S, check=True, preexec_fn=die_with_parent
         )
-        yield from [Finding.of(each) for each in json.loads(told.stdout)["findings"]]
+        yield from [Finding.of(each) for each in json.loads(output.stdout)["findings"]]
     except subprocess.CalledProcessError as error:
         lines = str(error.stderr).strip().splitlines() or ["no message"]
         yield Finding("executor", NO, f"it ended with {error.returncode}: {lines[-1][:300]}", proof)

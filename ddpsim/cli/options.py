@@ -73,10 +73,10 @@ def parse_swept_caps(text: str | None, job: JobOptions) -> list[BucketCaps] | No
 
 
 def refuse_beside_plan(plan: str | None, job: JobOptions, bucket_cap_mb: str | None = None) -> None:
-    """Raise InputError for options on buckets beside a plan file, which is whole and says all of that itself."""
-    given = {name: value is not None for name, value in asdict(job.caps).items()}
-    given["bucket_cap_mb"] |= bucket_cap_mb is not None
-    refuse_excluded(job, "plan files", beside=given | {"plan": plan})
+    """Raise InputError for options on buckets together with a plan file, which determines them all."""
+    caps_set = {name: value is not None for name, value in asdict(job.caps).items()}
+    caps_set["bucket_cap_mb"] |= bucket_cap_mb is not None
+    refuse_excluded(job, "plan files", beside=caps_set | {"plan": plan})
 
 
 def read_plan(path: str | None, parameters: tuple[Parameter, ...]) -> BucketPlan | None:

@@ -29,7 +29,7 @@ POLICIES = ("once", "drift:0.95:20", "drift:1:1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderBenchArguments:
-    """What `order bench` is asked: traces of orders, predictors and policies, and the wire."""
+    """Arguments of `order-bench`: traces of orders, predictors and policies, and the wire."""
 
     traces: Annotated[
         str | None,
@@ -71,7 +71,7 @@ class OrderBenchArguments:
 @expand
 def order_bench(
     arguments: OrderBenchArguments,
-    given: ConstantOptions,
+    constants: ConstantOptions,
     output: Output,
 ) -> None:
     """Replay order traces under order policies, with what conferring and rebuilding cost.
@@ -84,12 +84,12 @@ def order_bench(
     from ddpsim.planning.orderbench import Bench, BenchMachine, bench
     from ddpsim.topology.spec import load_topology
 
-    calibration = given.calibration_in_force("gloo")
+    calibration = constants.calibration_in_force("gloo")
     ratios = (
         [None] if arguments.wire_over_backward is None else numbers(arguments.wire_over_backward, "wire_over_backward")
     )
     machines = [load_topology(name) for name in arguments.topology or ["lab-flat"]]
-    asked = Bench(
+    bench_run = Bench(
         traces=[trace.first(arguments.steps) for trace in _traces(arguments.traces)],
         machines=[BenchMachine(each, ratio, calibration) for each in machines for ratio in ratios],
         predictors=arguments.predictor or PREDICTORS,
@@ -99,7 +99,7 @@ def order_bench(
         find_unused_parameters=arguments.find_unused_parameters,
         seed=arguments.seed,
     )
-    documents = [row.document() for row in bench(asked, Progress("order-bench: rows"))]
+    documents = [row.document() for row in bench(bench_run, Progress("order-bench: rows"))]
     if arguments.plot:
         from ddpsim.report.plots import plot_gains
 
@@ -108,21 +108,21 @@ def order_bench(
     output.emit({"rows": documents}, lambda: text_of("order-bench", documents, bands=True))
 
 
-def _traces(given: str | None) -> list[OrderTrace]:
+def _traces(text: str | None) -> list[OrderTrace]:
     """Return the traces in a folder or a file, or shipped ones by name, or all of these."""
     from ddpsim.workload.order_trace import load_order_trace
 
-    if given is None:
+    if text is None:
         paths = [shipped.path("order trace", name) for name in shipped.names("order trace")]
-    elif os.path.isdir(given):
-        paths = sorted(path for path in Path(given).iterdir() if path.name.endswith((".json", ".json.gz")))
-    elif os.path.exists(given):
-        paths = [Path(given)]
+    elif os.path.isdir(text):
+        paths = sorted(path for path in Path(text).iterdir() if path.name.endswith((".json", ".json.gz")))
+    elif os.path.exists(text):
+        paths = [Path(text)]
     else:
-        paths = [_find_shipped(name) for name in given.split(",")]
+        paths = [_find_shipped(name) for name in text.split(",")]
     if not paths:
         remedy = "record one with `python -m ddpexec record-orders`"
-        raise InputError("holds no order trace", place=str(given), remedy=remedy)
+        raise InputError("holds no order trace", place=str(text), remedy=remedy)
     return [load_order_trace(path) for path in paths]
 
 

@@ -20,7 +20,7 @@ JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON docum
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Decides how a command speaks: one JSON document, or text."""
+    """The options on a command's output: one JSON document, or text."""
 
     as_json: JsonDocument = False
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more."), Section.OUTPUT] = False
@@ -29,17 +29,17 @@ class Output:
         """Print `document` as JSON where --json was given, else `text()`; on standard error where it stands `aside`.
 
         Raises:
-            InputError: a number that JSON lacks: what was asked for leads out of all bounds.
+            InputError: a number that JSON lacks, the result of options out of all bounds.
         """
         try:
-            made = json.dumps(document, indent=2, allow_nan=False) if self.as_json else text()
+            content = json.dumps(document, indent=2, allow_nan=False) if self.as_json else text()
         except ValueError as error:
             remedy = "take options and figures nearer to those of real machines"
             raise InputError("the result has a number that is not finite", remedy=remedy) from error
         if aside:
-            note(made)
+            note(content)
         else:
-            write(made)
+            write(content)
 
     def print_detail(self, message: str) -> None:
         """Print `message` on standard error under -v."""
@@ -49,7 +49,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class TableOutput(Output):
-    """Decides how a command speaks whose rows are a table: also which columns that has, and as CSV.
+    """The options on the output of a command whose rows are a table: also its columns, and CSV.
 
     Raises:
         InputError: a column that there is not, or --csv beside --json.
@@ -75,8 +75,8 @@ class TableOutput(Output):
         refuse_excluded(self, "tables")
 
     @property
-    def asked(self) -> tuple[str, ...]:
-        """The columns that are asked for; none are the command's own."""
+    def column_names(self) -> tuple[str, ...]:
+        """The columns of --columns; none means the command's own."""
         return parse_columns(self.columns)
 
     def emit_rows(
@@ -88,8 +88,8 @@ class TableOutput(Output):
         *,
         aside: bool = False,
     ) -> None:
-        """Print as `emit` does; `rows` as CSV where that was asked for."""
-        self.emit(document, (lambda: csv_of(command, rows(), self.asked)) if self.csv else text, aside=aside)
+        """Print as `emit` does; with --csv, `rows` as CSV."""
+        self.emit(document, (lambda: csv_of(command, rows(), self.column_names)) if self.csv else text, aside=aside)
 
 
 def write(text: str) -> None:
@@ -108,15 +108,15 @@ def note_all(lines: Iterable[str]) -> None:
         note(f"note: {line}")
 
 
-def note_once(lines: Iterable[str], told: set[str]) -> None:
-    """Print each line as a note, unless it is in `told`, which it is then."""
+def note_once(lines: Iterable[str], printed: set[str]) -> None:
+    """Print each line as a note, unless it is in `printed`, and add it there."""
     for line in lines:
-        if line not in told:
-            told.add(line)
+        if line not in printed:
+            printed.add(line)
             note(f"note: {line}")
 
 
-def first_rows(found: ResultTable, most: int) -> str:
+def first_rows(table: ResultTable, most: int) -> str:
     """Return the first rows of a table as text, and how many more there are."""
-    left = len(found.rows) - most
-    return found.first(most).text() + (f"\n... {left} more; --json has all" if left > 0 else "")
+    left = len(table.rows) - most
+    return table.first(most).text() + (f"\n... {left} more; --json has all" if left > 0 else "")

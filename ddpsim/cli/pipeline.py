@@ -1,4 +1,4 @@
-"""`ddpsim pipeline`: a model in stages, or in layers cut over ranks, beside data parallelism."""
+"""`ddpsim pipeline`: a model in stages, or in layers cut over ranks, each replicated for data parallelism."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineArguments:
-    """What `pipeline` is asked beside the pipeline: a workload on a machine."""
+    """Arguments of `pipeline` next to those of the pipeline itself: a workload on a machine."""
 
     workload: WorkloadName
     topology: TopologyName
@@ -31,7 +31,7 @@ class PipelineArguments:
 @expand
 def pipeline(
     arguments: PipelineArguments,
-    given: Pipeline,
+    pipe: Pipeline,
     constants: ConstantOptions,
     output: Output,
 ) -> None:
@@ -48,23 +48,23 @@ def pipeline(
     from ddpsim.topology.spec import load_topology
 
     machine, model = load_topology(arguments.topology), Model.of(arguments.workload)
-    if is_simulated(given):
-        given = with_boundary(given, model.source)
-        options = Options(pipeline=given, scheme="ddp" if given.gradients == "ddp" else "flat")
+    if is_simulated(pipe):
+        pipe = with_boundary(pipe, model.source)
+        options = Options(pipeline=pipe, scheme="ddp" if pipe.gradients == "ddp" else "flat")
         workload = model.on(machine, options=options)
         constants_of = constants.calibration_in_force(options.on(workload, machine).backend_for(workload))
         job = Job(workload, machine, arguments.nodes, arguments.gpus_per_node, options, constants_of)
-        found = predict(job, local_s=1.0, band=False)
-        step = pipeline_step(found, given)
+        prediction = predict(job, local_s=1.0, band=False)
+        step = pipeline_step(prediction, pipe)
     else:
         workload = replace(model.on(machine), operators=model.source.operators)
         placement = place(machine, arguments.nodes, arguments.gpus_per_node)
         backend = "gloo" if workload.one_clock else machine.backend
-        step = in_closed_form(workload, placement, given, constants.calibration_in_force(backend))
-    output.emit(step.document(), lambda: _text(step, given))
+        step = in_closed_form(workload, placement, pipe, constants.calibration_in_force(backend))
+    output.emit(step.document(), lambda: _text(step, pipe))
 
 
-def _text(step: PipelineStep, given: Pipeline) -> str:
+def _text(step: PipelineStep, pipe: Pipeline) -> str:
     rows = [
         {"part": "computed by the busiest rank", "time_s": step.compute_s},
         {"part": "idle, mean of the ranks", "share": step.bubble},
@@ -74,10 +74,10 @@ def _text(step: PipelineStep, given: Pipeline) -> str:
             "time_s": step.exposed_allreduce_s,
         },
     ]
-    if given.tensor_ranks > 1:
+    if pipe.tensor_ranks > 1:
         rows.append({"part": "allreduces of activations over layers' ranks", "time_s": step.activations_s})
-    kept = f"{format_count(step.weight_versions, 'version')} of its weights, activations of {step.activations}"
+    memory = f"{format_count(step.weight_versions, 'version')} of its weights, activations of {step.activations}"
     pace = f"{step.samples / step.step_s:.4g} samples/s"
-    head = f"step  {ms(step.step_s)} ms, replicas {step.copies}, {given.order}, {pace}"
+    head = f"step  {ms(step.step_s)} ms, replicas {step.copies}, {pipe.order}, {pace}"
     body = table_of("", rows, ("part", "time_s", "share")).text()
-    return f"{head}\n\n{body}\n\nthe first stage keeps {kept} of {given.micro_batches} micro-batches"
+    return f"{head}\n\n{body}\n\nthe first stage keeps {memory} of {pipe.micro_batches} micro-batches"

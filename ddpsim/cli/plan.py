@@ -1,4 +1,8 @@
-"""`ddpsim plan`: the best buckets for each machine and node count, beside torch's default."""
+"""`ddpsim plan`: the best buckets for each machine and node count, compared with torch's default.
+
+`plan` branches three ways: a search over schemes, micro-batches and caps (`_search`), the best scheme
+(`_choose_schemes`), or the best buckets, below both. `plan_text` words the answers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ from ddpsim.cli.search import document_of, run_searches, space_of, without_searc
 from ddpsim.common.errors import InputError
 from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.text import counts
-from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.requests import Workers
 from ddpsim.schedules.named import schemes_named
 from ddpsim.simulation.jobs.simulated import Options
 
@@ -47,7 +51,7 @@ if TYPE_CHECKING:
 def plan(
     arguments: PlanArguments,
     options: Options,
-    given: ConstantOptions,
+    constants: ConstantOptions,
     by: Workers,
     output: TableOutput,
     context: typer.Context,
@@ -76,29 +80,31 @@ def plan(
     node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
     places = places_of([load_topology(name) for name in arguments.topology], node_counts)
     if arguments.search:
-        searches = _search(arguments, models, places, options, given, by)
+        searches = _search(arguments, models, places, options, constants, by)
         found = [report for each in searches.values() for report in each]
         output.emit_rows(
             document_of(searches) if output.as_json else None,
             "plan --search",
             lambda: [row for report in found for row in report.describe(*report.rows, *report.may_not_fit)],
-            lambda: "\n\n".join(search_text(report, output.asked) for report in found),
+            lambda: "\n\n".join(search_text(report, output.column_names) for report in found),
             aside=arguments.out == STANDARD_OUTPUT,
         )
         return
     options = without_search(arguments, options)
     if arguments.schemes is not None:
         refuse_excluded(arguments, "plan --schemes")
-        jobs = _jobs_of(models, places, arguments.gpus_per_node, options, given)
+        jobs = _jobs_of(models, places, arguments.gpus_per_node, options, constants)
         _emit_schemes(_choose_schemes(arguments.schemes, jobs, by), output)
         return
     _check(options, arguments.bucket_cap_mb, arguments.plan, arguments.out, len(models))
     caps = parse_swept_caps(arguments.bucket_cap_mb, options)
+    # The caps are candidates of the search, not options of its jobs: their default is torch's.
     options = replace(options, caps=BucketCaps())
-    jobs = _jobs_of(models, places, arguments.gpus_per_node, options, given)
+    jobs = _jobs_of(models, places, arguments.gpus_per_node, options, constants)
     every = [job for each in jobs.values() for job in each]
     with make_resumable(by, len(every), arguments.out, arguments.report) as done:
         find = partial(best_buckets, caps=caps)
+        # One computation of all workloads' rows, so that the pool never idles between them; then cut by workload.
         rows = iter(done.compute(find, every, name_job, what="plans", notes=lambda row: row.best.notes))
         reports = [PlanReport(tuple(islice(rows, len(each))), name) for name, each in jobs.items()]
         if arguments.out is not None:
@@ -109,17 +115,17 @@ def plan(
         arguments.report,
         lambda pages: pages.plan_report(
             reports,
-            calibration=given.calibration_in_force(),
-            notes=sorted(done.told),
+            calibration=constants.calibration_in_force(),
+            notes=sorted(done.notes_printed),
             command=command_line(context),
-            columns=output.asked,
+            columns=output.column_names,
         ),
     )
     output.emit_rows(
         _document(reports) if output.as_json else None,
         "plan",
         lambda: [row.describe() for report in reports for row in report.rows],
-        lambda: _all(reports, details=output.verbose, asked=output.asked),
+        lambda: _all(reports, details=output.verbose, columns=output.column_names),
         aside=STANDARD_OUTPUT in (arguments.out, arguments.report),
     )
 
@@ -129,14 +135,15 @@ def _search(
     models: Mapping[str, Model],
     places: Sequence[tuple[Topology, int | None]],
     options: Options,
-    given: ConstantOptions,
+    constants: ConstantOptions,
     by: Workers,
 ) -> dict[str, list[SearchReport]]:
-    """Return what is found by workload, of each machine and node count."""
+    """Return the reports of the search by workload, one for each machine and node count."""
     from ddpsim.planning.search import SearchQuestion
 
     _check(options, arguments.bucket_cap_mb, arguments.plan, arguments.out, len(models))
     space, caps = space_of(arguments, options), parse_swept_caps(arguments.bucket_cap_mb, options)
+    # The caps are candidates of the search, not options of its jobs: their default is torch's.
     options = replace(options, caps=BucketCaps())
     questions = [
         SearchQuestion(
@@ -147,7 +154,7 @@ def _search(
             space=space,
             caps=caps,
             gpus_per_node=arguments.gpus_per_node,
-            calibration=given.calibration_in_force(options.on(model.source, machine).backend_for(model.source)),
+            calibration=constants.calibration_in_force(options.on(model.source, machine).backend_for(model.source)),
         )
         for model in models.values()
         for machine, count in places
@@ -158,7 +165,7 @@ def _search(
 
 
 def _name_models(models: Sequence[Model]) -> dict[str, Model]:
-    """Return each model by its workload's name, or as it was asked for where several have one: `resnet50@H200`."""
+    """Return each model by its workload's name, or as the user named it where several share one: `resnet50@H200`."""
     names = [model.source.name for model in models]
     return {model.name if names.count(name) > 1 else name: model for name, model in zip(names, models, strict=True)}
 
@@ -168,7 +175,7 @@ def _jobs_of(
     places: Sequence[tuple[Topology, int | None]],
     gpus_per_node: int | None,
     options: Options,
-    given: ConstantOptions,
+    constants: ConstantOptions,
 ) -> dict[str, list[Job]]:
     """Return by workload its job at each place, with the constants in force at the first."""
     from ddpsim.planning.planner import jobs_of
@@ -176,7 +183,7 @@ def _jobs_of(
     found = {}
     for name, model in models.items():
         backend = options.on(model.source, places[0][0]).backend_for(model.source)
-        found[name] = jobs_of(model, places, options, gpus_per_node, given.calibration_in_force(backend))
+        found[name] = jobs_of(model, places, options, gpus_per_node, constants.calibration_in_force(backend))
     return found
 
 
@@ -194,16 +201,16 @@ def _choose_schemes(schemes: str, jobs: Mapping[str, Sequence[Job]], by: Workers
 
 def _emit_schemes(reports: Mapping[str, SchemeReport], output: TableOutput) -> None:
     """Print the reports, by workload."""
-    told = set[str]()
+    printed = set[str]()
     for report in reports.values():
         for choice in report.choices:
-            warn_of_pace(choice.best.prediction, told)
+            warn_of_pace(choice.best.prediction, printed)
     documents = {name: report.document() for name, report in reports.items()}
     rows = [row for each in documents.values() for row in each["rows"]]  # type: ignore[attr-defined]
     best = {name: each["best"] for name, each in documents.items()}
     document = {"rows": rows, "best": next(iter(best.values())) if len(best) == 1 else None, "best_by_workload": best}
     shown = [
-        (f"{name}\n" if len(reports) > 1 else "") + scheme_text(report, output.asked)
+        (f"{name}\n" if len(reports) > 1 else "") + scheme_text(report, output.column_names)
         for name, report in reports.items()
     ]
     output.emit_rows(
@@ -233,11 +240,11 @@ def _document(reports: Sequence[PlanReport]) -> dict[str, object]:
     return {"rows": rows, "best": None if len(reports) > 1 else best[reports[0].name], "best_by_workload": best}
 
 
-def _all(reports: Sequence[PlanReport], *, details: bool, asked: Sequence[str]) -> str:
-    said = [text(report, details=details, asked=asked) for report in reports]
+def _all(reports: Sequence[PlanReport], *, details: bool, columns: Sequence[str]) -> str:
+    texts = [text(report, details=details, columns=columns) for report in reports]
     if len(reports) == 1:
-        return said[0]
-    return "\n\n".join(f"{report.name}\n{each}" for report, each in zip(reports, said, strict=True))
+        return texts[0]
+    return "\n\n".join(f"{report.name}\n{each}" for report, each in zip(reports, texts, strict=True))
 
 
 def write_plan(report: PlanReport, path: str) -> None:

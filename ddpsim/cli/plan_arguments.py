@@ -1,4 +1,4 @@
-"""What `ddpsim plan` is asked beside a job; with `--search` too."""
+"""Arguments of `ddpsim plan` next to those of a job; with `--search` too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpsim.common.options.option import Section
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanArguments:
-    """What `plan` is asked beside a job: workloads, machines, sizes, caps, and where to write."""
+    """Arguments of `plan`: workloads, machines, sizes, caps, and where to write."""
 
     workload: Annotated[list[str], typer.Option(metavar="W", help="Workload or file; may be repeated."), Section.JOB]
     topology: MachineNames

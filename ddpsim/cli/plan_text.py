@@ -1,4 +1,4 @@
-"""What `ddpsim plan` prints: each row's plan and what it gains, schemes side by side, or what a search found."""
+"""The text of `ddpsim plan`: each row's plan and its gain, a comparison of schemes, or the result of a search."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 _TENTH = 0.1
-"""Share of a saving from which a part of it is told; chosen by hand."""
+"""Share of a saving from which a part of it has a line; chosen by hand."""
 
 
-def text(report: PlanReport, *, details: bool = False, asked: Sequence[str] = ()) -> str:
+def text(report: PlanReport, *, details: bool = False, columns: Sequence[str] = ()) -> str:
     """Return the report as a table and the lines to paste.
 
     Args:
-        asked: columns of the table in the place of its own.
+        columns: those of the table in place of its own.
         details: whether a second table has the parts of each step, and lines say where a gain comes from and what the
             bytes of each machine go by.
     """
@@ -32,13 +32,16 @@ def text(report: PlanReport, *, details: bool = False, asked: Sequence[str] = ()
 
     records = [row.describe() for row in report.rows]
     parts = ["", "parts of each step:", text_of("plan: parts", records)] if details else []
-    lines = [text_of("plan", records, asked), *parts, "", *_verdict(report), ""]
+    lines = [text_of("plan", records, columns), *parts, "", *_verdict(report), ""]
     for row in report.rows:
         steps = step_line(row.chosen.options, row.chosen.iteration_s)
         lines += [f"{_format_where([row])}: {line}" for line in steps]
-    kept = [row for row in report.rows if row.keep_default]
-    if kept:
-        lines += [break_line(f"keep torch's default on {_format_where(kept)}{_most(kept)}:"), f"    {kept[0].advice}"]
+    default_rows = [row for row in report.rows if row.keep_default]
+    if default_rows:
+        lines += [
+            break_line(f"keep torch's default on {_format_where(default_rows)}{_most(default_rows)}:"),
+            f"    {default_rows[0].advice}",
+        ]
     for row in report.rows:
         if row.trial is not None:
             lines += [break_line(f"on {_format_where([row])} {row.trial}:"), f"    {row.trial.torch}"]
@@ -57,11 +60,11 @@ def text(report: PlanReport, *, details: bool = False, asked: Sequence[str] = ()
     return "\n".join(lines)
 
 
-def _most(kept: Sequence[PlanRow]) -> str:
-    """Return what the best of all that was tried gains where torch's default is kept and nothing is worth a trial."""
+def _most(default_rows: Sequence[PlanRow]) -> str:
+    """Return the best gain of all plans tried, for rows that keep torch's default and have nothing worth a trial."""
     from ddpsim.planning.worth import format_gain
 
-    most = max((row for row in kept if row.trial is None), key=lambda row: row.best_gain, default=None)
+    most = max((row for row in default_rows if row.trial is None), key=lambda row: row.best_gain, default=None)
     if most is None:
         return ""
     gain = f"{100 * most.most:.1f} %" if most.best is most.default else format_gain(*most.best_gain)
@@ -69,7 +72,7 @@ def _most(kept: Sequence[PlanRow]) -> str:
 
 
 def _verdict(report: PlanReport) -> list[str]:
-    """Return where most samples a second are trained, and which rows that is not said of, and why."""
+    """Return where most samples a second are trained, and which rows are not ranked, and why."""
     from ddpsim.planning.ranking import describe_borrowed, list_unranked
 
     lines, best = [], report.best
@@ -78,12 +81,12 @@ def _verdict(report: PlanReport) -> list[str]:
         where = f"{best.chosen.topology.name}, {format_count(best.chosen.nodes, 'node')}"
         lines.append(f"highest throughput: {where}{unfit}")
     lines += map(break_line, describe_borrowed(row.chosen for row in report.rows))
-    said = list_unranked(row.chosen for row in report.rows)
-    return lines + [break_line(f"not ranked: {_places(found)}: {why}") for why, found in said]
+    by_line = list_unranked(row.chosen for row in report.rows)
+    return lines + [break_line(f"not ranked: {_places(found)}: {why}") for why, found in by_line]
 
 
 _TOLD = 1e-3
-"""Gain from which another line is told of: what the text's digits show."""
+"""Gain from which a further line is printed: what the text's digits show."""
 
 
 def _format_others(row: PlanRow) -> list[str]:
@@ -106,28 +109,28 @@ def _explain_gain(row: PlanRow) -> str:
     times = row.chosen.options.accumulate
     whole_s = times * (row.default.iteration_s - row.best.iteration_s)
     parts = [each for each in row.savings if times * abs(each.seconds) >= _TENTH * whole_s]
-    said = (
+    by_line = (
         f"{'loses ' if p.seconds < 0 else ''}{format_time(times * abs(p.seconds))} of {WHERE[p.where]}" for p in parts
     )
-    return f"saves {format_time(whole_s)} on {_format_where([row])}: {', '.join(said)}"
+    return f"saves {format_time(whole_s)} on {_format_where([row])}: {', '.join(by_line)}"
 
 
 def _doubts(rows: Sequence[PlanRow]) -> list[str]:
     """Return what weighs most in the bands, where, and the measurement that would narrow them."""
-    said: dict[str, list[PlanRow]] = {}
+    by_line: dict[str, list[PlanRow]] = {}
     for row in rows:
         for most in row.chosen.doubts[:1]:
-            said.setdefault(f"{most.name}; to reduce it: {most.remedy}", []).append(row)
-    return [break_line(f"largest uncertainty on {_format_where(found)}: {what}") for what, found in said.items()]
+            by_line.setdefault(f"{most.name}; to reduce it: {most.remedy}", []).append(row)
+    return [break_line(f"largest uncertainty on {_format_where(found)}: {what}") for what, found in by_line.items()]
 
 
 def _transports(rows: Sequence[PlanRow], *, details: bool) -> list[str]:
     """Return what each machine leaves open; with details what its bytes go by, and what other choices would give."""
-    said: dict[str, list[PlanRow]] = {}
+    by_line: dict[str, list[PlanRow]] = {}
     for row in rows:
         for line in _describe_transports(row.chosen, details=details):
-            said.setdefault(line, []).append(row)
-    return [break_line(f"on {_format_where(found)}: {line}") for line, found in said.items()]
+            by_line.setdefault(line, []).append(row)
+    return [break_line(f"on {_format_where(found)}: {line}") for line, found in by_line.items()]
 
 
 def _describe_transports(prediction: Prediction, *, details: bool) -> list[str]:
@@ -139,7 +142,7 @@ def _describe_transports(prediction: Prediction, *, details: bool) -> list[str]:
 
 
 def _describe_hidden(rows: Sequence[PlanRow]) -> list[str]:
-    """Return how much of the largest gain is there because communication beside computation has a price."""
+    """Return how much of the largest gain exists because communication slows computation down."""
     if not rows:
         return []
     most = max(rows, key=lambda row: row.gain)
@@ -184,15 +187,15 @@ def _places(predictions: Sequence[Prediction]) -> str:
     )
 
 
-def scheme_text(report: SchemeReport, asked: Sequence[str] = ()) -> str:
-    """Return the report as a table, of the columns `asked` where there are some, and what is advised."""
-    lines = [text_of("plan --schemes", [row.describe() for row in report.rows], asked), ""]
+def scheme_text(report: SchemeReport, columns: Sequence[str] = ()) -> str:
+    """Return the report as a table, of `columns` where there are some, and the advice."""
+    lines = [text_of("plan --schemes", [row.describe() for row in report.rows], columns), ""]
     lines += [line for choice in report.choices for line in _scheme_advice(choice)]
     return "\n".join([*lines, "", *_scheme_verdict(report)])
 
 
 def _scheme_verdict(report: SchemeReport) -> Iterator[str]:
-    """Yield where most samples a second are trained, and which machines that is not said of, and why."""
+    """Yield where most samples a second are trained, and which machines are not ranked, and why."""
     from ddpsim.planning.ranking import describe_borrowed, list_unranked
 
     if (best := report.best) is not None:
@@ -227,21 +230,21 @@ _PLAIN = "plain DDP"
 """What DDP at torch's defaults is called, with the workload's own batch and all layers on every rank."""
 
 
-def search_text(report: SearchReport, asked: Sequence[str] = ()) -> str:
-    """Return the report as a table, of the columns `asked` where there are some, and what is to be said beside it."""
+def search_text(report: SearchReport, columns: Sequence[str] = ()) -> str:
+    """Return the report as a table, of `columns` where there are some, and the lines below it."""
     best, chosen = report.best, (*report.rows, *report.may_not_fit)[0].plan.chosen
-    records, beside = report.describe(*report.rows), report.describe(*report.may_not_fit)
+    records, unsure = report.describe(*report.rows), report.describe(*report.may_not_fit)
     if not isinstance(report.plain, str):
         (plain,) = report.describe(report.plain)
         records.append({**plain, "scheme": _PLAIN, "gain_over_plain_ddp": None})
-    names = asked or list_shown("plan --search", [*records, *beside])
+    names = columns or list_shown("plan --search", [*records, *unsure])
     where = f"{chosen.topology.name}, {format_count(chosen.nodes, 'node')}"
     lines = [
         f"{report.name} on {where}: {format_count(report.global_batch_size, 'sample')} a step",
         "",
         text_of("plan --search", records, names),
         "",
-        *(["may not fit:", text_of("plan --search", beside, names), ""] if beside else []),
+        *(["may not fit:", text_of("plan --search", unsure, names), ""] if unsure else []),
         *_plain_ddp(report),
         *(["best: none is sure to fit"] if best is None else [f"best: {best.candidate}", f"    {best.plan.advice}"]),
     ]
@@ -271,7 +274,7 @@ def _ruled_out(report: SearchReport) -> Iterator[str]:
 
 
 def _plain_ddp(report: SearchReport) -> Iterator[str]:
-    """Yield what the best gains over DDP at torch's defaults, or why that is not told."""
+    """Yield the best's gain over DDP at torch's defaults, or why there is none."""
     from ddpsim.planning.worth import format_gain
 
     if isinstance(report.plain, str):

@@ -1,4 +1,7 @@
-"""`ddpsim predict`: one configuration in full."""
+"""`ddpsim predict`: one configuration in full.
+
+`predict` checks the outputs, predicts, writes the trace, and prints; everything below words parts of the text.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ _BUCKETS_SHOWN = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictArguments:
-    """What `predict` is asked beside a job: its workload and machine, and what to write."""
+    """Arguments of `predict` next to those of a job: its workload and machine, and what to write."""
 
     workload: WorkloadName
     topology: TopologyName
@@ -78,7 +81,7 @@ class PredictArguments:
 
 
 @expand
-def predict(arguments: PredictArguments, options: Options, given: ConstantOptions, output: Output) -> None:
+def predict(arguments: PredictArguments, options: Options, constants: ConstantOptions, output: Output) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.common.files import check_writable_folder
     from ddpsim.planning.bound import bound_of
@@ -116,7 +119,7 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
             arguments.nodes,
             arguments.gpus_per_node,
             replace(options, plan=read_plan(arguments.plan, model.parameters)),
-            given.calibration_in_force(options.on(model, machine).backend_for(model)),
+            constants.calibration_in_force(options.on(model, machine).backend_for(model)),
         ),
         progress=Progress("iterations"),
     )
@@ -164,7 +167,7 @@ def _job_beside(path: str) -> JobBeside:
 
 
 def _load_measured(beside: str | None, trace: str | None) -> Trace | None:
-    """Return the measured trace that the prediction is to be written beside."""
+    """Return the measured trace that goes into one file with the predicted one."""
     if beside is None:
         return None
     if trace is None:
@@ -190,13 +193,13 @@ def _write_chakra(prediction: Prediction, folder: str, output: Output) -> None:
     output.print_detail(f"wrote {files[0]}" + (f" to {files[-1].name}" if len(files) > 1 else ""))
 
 
-def warn_of_pace(prediction: Prediction, told: set[str]) -> None:
+def warn_of_pace(prediction: Prediction, printed: set[str]) -> None:
     """Note on standard error whose pace the workload keeps, where a node has another device or other ranks.
 
     Args:
-        told: what was noted before, which is not repeated; it grows.
+        printed: notes printed before, which are not repeated; the new ones are added.
     """
-    note_once(prediction.notes, told)
+    note_once(prediction.notes, printed)
 
 
 def _text(
@@ -282,8 +285,8 @@ def _parts(prediction: Prediction) -> list[str]:
         return [_experts(prediction, experts)]
     data = format_count(prediction.summary.world_size // prediction.options.ranks_a_copy, "rank")
     if cut.stages > 1:
-        said = f"{cut.text(prediction.workload.boundary_bytes)}; gradients reduced over {data}"
-        return [said, *([] if tensor is None else [f"layers split over {tensor.ranks} consecutive ranks"])]
+        line = f"{cut.text(prediction.workload.boundary_bytes)}; gradients reduced over {data}"
+        return [line, *([] if tensor is None else [f"layers split over {tensor.ranks} consecutive ranks"])]
     if tensor is None:
         return []
     sent = f"{format_count(len(tensor.messages), 'allreduce')} of {format_size(tensor.size_bytes)} in all"
@@ -328,8 +331,8 @@ def format_largest_doubt(prediction: Prediction) -> list[str]:
     most, middle_s = prediction.doubts[0], prediction.iteration_s
     low_s, high_s = without(middle_s, prediction.doubts, most)
     now, then = (width / middle_s for width in (prediction.high_s - prediction.low_s, high_s - low_s))
-    said = f"{most.name}; to reduce it: {most.remedy} (band from {now:.0%} to {then:.0%} of the step)"
-    return [break_line(f"largest uncertainty: {said}".replace("%", " %"))]
+    line = f"{most.name}; to reduce it: {most.remedy} (band from {now:.0%} to {then:.0%} of the step)"
+    return [break_line(f"largest uncertainty: {line}".replace("%", " %"))]
 
 
 def format_hidden_cost(prediction: Prediction) -> list[str]:
@@ -365,7 +368,7 @@ def _format_binds(prediction: Prediction, bound: Bound) -> list[str]:
 
 
 def _format_helps(prediction: Prediction, helps: Sequence[Sensitivity]) -> list[str]:
-    """Return the table of what would help most; beside another job it is told of the job by itself, as doubts are."""
+    """Return the table of what would help most; next to another job it is of the job by itself, as doubts are."""
     from ddpsim.prediction.path import format_helps_most
 
     where = ", on an otherwise idle network" if prediction.options.disturbed else ""

@@ -17,7 +17,7 @@ from ddpsim.simulation.jobs.pipeline import parse_pipelines
 
 if TYPE_CHECKING:
     from ddpsim.cli.plan_arguments import PlanArguments
-    from ddpsim.common.workers.asked import Workers
+    from ddpsim.common.workers.requests import Workers
     from ddpsim.planning.candidates import SearchSpace
     from ddpsim.planning.rows import PlanReport
     from ddpsim.planning.search import SearchQuestion
@@ -80,21 +80,21 @@ def run_searches(
     from ddpsim.planning.search import LEADERS
 
     with make_resumable(by, (LEADERS + 1) * len(questions), out) as done:
-        found = []
+        reports = []
         for question in questions:
             ranked = question.rank(done.compute_more, Progress(f"candidates of {question}"))
-            found.append(ranked.report(partial(done.compute, what="plans", notes=lambda row: row.plan.best.notes)))
+            reports.append(ranked.report(partial(done.compute, what="plans", notes=lambda row: row.plan.best.notes)))
         if out is not None:
-            best = tuple(each.best.plan for each in found if each.best is not None)
+            best = tuple(each.best.plan for each in reports if each.best is not None)
             if not best:
                 remedy = "allow more memory, or look over more nodes or schemes that shard more"
                 raise InputError("nothing surely fits, so that no plan is written", place="out", remedy=remedy)
-            write(PlanReport(best, found[0].name), out)
-    told = set[str]()
-    for report in found:
+            write(PlanReport(best, reports[0].name), out)
+    printed = set[str]()
+    for report in reports:
         for row in (*report.rows, *report.may_not_fit):
-            warn_of_pace(row.plan.chosen, told)
-    return found
+            warn_of_pace(row.plan.chosen, printed)
+    return reports
 
 
 def document_of(reports: Mapping[str, Sequence[SearchReport]]) -> dict[str, object]:

@@ -42,11 +42,11 @@ class PlainHelp:
     """A base of click's commands whose `--help` needs no conversion where it is not given."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return click's option, which is one object however often it is asked for."""
-        found = super().get_help_option(ctx)  # type: ignore[misc]
-        if found is not None and "process_value" not in vars(found):
-            found.process_value = partial(_process_help, found.process_value)
-        return found
+        """Return click's option, which is one object at every call."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None and "process_value" not in vars(option):
+            option.process_value = partial(_process_help, option.process_value)
+        return option
 
 
 def _process_help(convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`ddpsim sweep`: many configurations side by side, by as many workers as there are, kept as they are done."""
+"""`ddpsim sweep`: bucket caps at node counts, computed by a pool of workers and journalled as they are done."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ddpsim.common.options.option import Section
 from ddpsim.common.options.text import counts
 from ddpsim.common.tables import text_of
 from ddpsim.common.units import format_count
-from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.requests import Workers
 from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepArguments:
-    """What `sweep` is asked beside a job: a workload on a machine, sizes, caps, where to write."""
+    """Arguments of `sweep` next to those of a job: a workload on a machine, sizes, caps, where to write."""
 
     workload: WorkloadName
     topology: TopologyName
@@ -72,7 +72,7 @@ class SweepArguments:
 def sweep(
     arguments: SweepArguments,
     options: Options,
-    given: ConstantOptions,
+    constants: ConstantOptions,
     by: Workers,
     output: TableOutput,
     context: typer.Context,
@@ -90,14 +90,15 @@ def sweep(
     check_outputs(output, out=arguments.out, plot=arguments.plot, report=arguments.report)
     refuse_beside_plan(arguments.plan, options, arguments.bucket_cap_mb)
     machine = load_topology(arguments.topology)
-    asked = Model.of(arguments.workload, options)
-    model = asked.on(machine, options=options)
-    moved = model.name != asked.source.name
+    step = Model.of(arguments.workload, options)
+    model = step.on(machine, options=options)
+    moved = model.name != step.source.name  # its times were carried over to the machine's GPU
     caps = list(dict.fromkeys(parse_swept_caps(arguments.bucket_cap_mb, options) or [options.caps]))
     node_counts = [None] if arguments.nodes is None else list(dict.fromkeys(counts(arguments.nodes, "nodes")))
     backend = options.on(model, machine).backend_for(model)
-    shown_alone = not (output.as_json or output.asked or arguments.out or arguments.report or arguments.plot)
-    calibration = given.calibration_in_force(backend)
+    # Rows that are only printed need no whole document, which costs as much as a prediction.
+    shown_alone = not (output.as_json or output.column_names or arguments.out or arguments.report or arguments.plot)
+    calibration = constants.calibration_in_force(backend)
     job = Job(model, machine, None, arguments.gpus_per_node, options, calibration)
     base = replace(options, caps=caps[0], plan=read_plan(arguments.plan, model.parameters))
     swept = list_swept(node_counts, caps, base)
@@ -122,16 +123,16 @@ def sweep(
             labels,
             job,
             backend=backend,
-            notes=sorted(done.told),
+            notes=sorted(done.notes_printed),
             command=command_line(context),
-            columns=output.asked,
+            columns=output.column_names,
         ),
     )
     output.emit_rows(
         {"rows": documents} if output.as_json else None,
         "sweep",
         lambda: _rows(documents, labels),
-        lambda: _text(_rows(documents, labels), moved=moved, asked=output.asked),
+        lambda: _text(_rows(documents, labels), moved=moved, columns=output.column_names),
         aside=STANDARD_OUTPUT in (arguments.out, arguments.report),
     )
 
@@ -168,10 +169,10 @@ def _rows(documents: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list
     return [{**describe_row(document), "cap": label} for document, label in zip(documents, labels, strict=True)]
 
 
-def _text(rows: Sequence[Mapping[str, object]], *, moved: bool, asked: Sequence[str]) -> str:
-    shown, first = text_of("sweep", rows, asked), rows[0]
+def _text(rows: Sequence[Mapping[str, object]], *, moved: bool, columns: Sequence[str]) -> str:
+    shown, first = text_of("sweep", rows, columns), rows[0]
     if not (moved or first["pace_kept"]):
         return shown
     whose = f"pace of {first['compute_device']}{', estimated' if first['estimated'] else ''}"
-    kept = f", which {first['topology']} has not: its own steps are others" if first["pace_kept"] else ""
-    return f"{shown}\n\n{first['workload']}: {whose}{kept}"
+    pace = f", which {first['topology']} has not: its own steps are others" if first["pace_kept"] else ""
+    return f"{shown}\n\n{first['workload']}: {whose}{pace}"

@@ -1,8 +1,7 @@
-"""`ddpsim topo`: shipped machines, one in full, its graph as a picture.
+"""`ddpsim topo`: `list` shows the shipped machines, `show` one of them, `import_` makes a file of what a node prints.
 
-The channels of a machine's nodes, for `ddpsim topo show --channels`.
-
-The transports between a machine's GPUs, for `ddpsim topo show`.
+First come the parts of `show`: the channels (rings) of nodes, for --channels and the picture, and NCCL's transports
+between GPUs; then the three commands with their texts.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
     from ddpsim.topology.graph import Cluster, Placement, Topology
     from ddpsim.topology.transports import PairTransport
 
-Found = dict[str, "Channels"]
+ChannelsByPlace = dict[str, "Channels"]
+"""Channels by node template, within one node or among several."""
 
 
-def channels_of(machine: Cluster, *, pxn: bool = True, gpudirect: bool | None = None) -> Found:
+def channels_of(machine: Cluster, *, pxn: bool = True, gpudirect: bool | None = None) -> ChannelsByPlace:
     """Return the channels of each node template, on one node and, where it has NICs, among several.
 
     Args:
@@ -39,16 +39,16 @@ def channels_of(machine: Cluster, *, pxn: bool = True, gpudirect: bool | None = 
     """
     from ddpsim.collectives.channels import find_channels
 
-    found: Found = {}
+    channels_by_place: ChannelsByPlace = {}
     for group in machine.groups:
         template = group.template
         gpus = machine.gpus_of(template)[: machine.gpus_per_node]
-        found[_format_one_node(template.name)] = find_channels(template, gpus)
+        channels_by_place[_format_one_node(template.name)] = find_channels(template, gpus)
         if template.nics:
-            found[_format_several_nodes(template.name)] = find_channels(
+            channels_by_place[_format_several_nodes(template.name)] = find_channels(
                 template, gpus, network=True, pxn=pxn, gpudirect=gpudirect
             )
-    return found
+    return channels_by_place
 
 
 def trees_over(nodes: int) -> list[tuple[int | None, ...]]:
@@ -58,21 +58,21 @@ def trees_over(nodes: int) -> list[tuple[int | None, ...]]:
     return [tree.parents for tree in double_binary_tree(nodes)] if nodes > 1 else []
 
 
-def walks(machine: Topology, found: Found) -> dict[str, dict[str, list[tuple[str, ...]]]]:
+def walks(machine: Topology, channels_by_place: ChannelsByPlace) -> dict[str, dict[str, list[tuple[str, ...]]]]:
     """Return the distinct rings of each template to draw: closed on one node, between NICs among several."""
     rows: dict[str, dict[str, list[tuple[str, ...]]]] = {}
     for group in machine.groups:
         name = group.template.name
         rows[name] = {}
-        if channels := found.get(_format_one_node(name)):
+        if channels := channels_by_place.get(_format_one_node(name)):
             orders = dict.fromkeys(ring.gpus for ring in channels.rings)
             rows[name]["one node"] = [(*order, order[0]) for order in orders]
-        if channels := found.get(_format_several_nodes(name)):
+        if channels := channels_by_place.get(_format_several_nodes(name)):
             rows[name]["several nodes"] = list(dict.fromkeys(_list_stops(ring) for ring in channels.rings))
     return rows
 
 
-def channels_document(found: Found) -> list[dict[str, object]]:
+def channels_document(channels_by_place: ChannelsByPlace) -> list[dict[str, object]]:
     """Return the channels as JSON values."""
     return [
         {
@@ -96,16 +96,16 @@ def channels_document(found: Found) -> list[dict[str, object]]:
                 for chain in channels.trees
             ],
         }
-        for where, channels in found.items()
+        for where, channels in channels_by_place.items()
     ]
 
 
-def channels_text(found: Found, trees: list[tuple[int | None, ...]]) -> str:
+def channels_text(channels_by_place: ChannelsByPlace, trees: list[tuple[int | None, ...]]) -> str:
     """Return rings and chains of trees as text, equal ones once, and the trees over nodes."""
     from ddpsim.common.units import format_bandwidth, format_count
 
     blocks = []
-    for where, channels in found.items():
+    for where, channels in channels_by_place.items():
         total = format_bandwidth(channels.bus_bandwidth)
         heading = f"{where}: {format_count(len(channels.rings), 'channel')}, {total} as NCCL counts it"
         rows = [
@@ -246,7 +246,7 @@ def list_(output: Output) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowArguments:
-    """What `topo show` is asked: a machine, how much of it, and what to print."""
+    """Arguments of `topo show`: a machine, how much of it, and what to print."""
 
     topology: Annotated[str, typer.Argument(metavar="T", help="Shipped machine, or a YAML file; - is standard input.")]
     channels: Annotated[bool, typer.Option("--channels", help="The rings and trees NCCL would find, too.")] = False
@@ -278,12 +278,12 @@ def show(
     machine = _select_visible(load_topology(arguments.topology), arguments.gpus, arguments.nodes)
     gpudirect = False if arguments.no_gpudirect else None
     joined, count = _join_domain(machine, arguments.nodes)
-    found = channels_of(joined, pxn=not arguments.no_pxn, gpudirect=gpudirect) if arguments.channels else {}
+    channels_by_place = channels_of(joined, pxn=not arguments.no_pxn, gpudirect=gpudirect) if arguments.channels else {}
     trees = trees_over(count) if arguments.channels else []
     if arguments.plot:
         from ddpsim.report.plots import plot_topology
 
-        plot_topology(machine, arguments.plot, walks(machine, found), trees)
+        plot_topology(machine, arguments.plot, walks(machine, channels_by_place), trees)
         note(f"wrote {arguments.plot}")
     paths = transports_of(machine, arguments.nodes)
     document = _document(machine)
@@ -292,11 +292,17 @@ def show(
         "advice": [] if paths is None else list(paths.advice),
     }
     if arguments.channels:
-        document |= {"channels": channels_document(found), "trees": [list(parents) for parents in trees]}
+        document |= {"channels": channels_document(channels_by_place), "trees": [list(parents) for parents in trees]}
     blocks = [] if paths is None else [transports_text(paths)]
     output.emit(
         document,
-        lambda: "\n\n".join([_text(machine, document), *blocks, *([channels_text(found, trees)] if found else [])]),
+        lambda: "\n\n".join(
+            [
+                _text(machine, document),
+                *blocks,
+                *([channels_text(channels_by_place, trees)] if channels_by_place else []),
+            ]
+        ),
     )
 
 
@@ -311,7 +317,7 @@ def _join_domain(machine: Topology, nodes: int | None) -> tuple[Cluster, int]:
 
 
 def _select_visible(machine: Topology, gpus: str | None, nodes: int | None) -> Topology:
-    """Return `machine` with only `gpus` visible, where they are given.
+    """Return `machine` with only `gpus` visible; without `gpus` as it is.
 
     Raises:
         InputError: GPUs that it does not have, or nodes that it cannot have.
@@ -327,7 +333,7 @@ def _select_visible(machine: Topology, gpus: str | None, nodes: int | None) -> T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportTopologyArguments:
-    """What `topo import` is asked: what a node printed, and how the machine is called."""
+    """Arguments of `topo import`: what a node printed, and how the machine is called."""
 
     file: Annotated[
         str,

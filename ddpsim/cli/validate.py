@@ -30,7 +30,7 @@ _SHOWN = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateArguments:
-    """What `validate` is asked: a prediction, what was measured, and the error that is too large."""
+    """Arguments of `validate`: a prediction, what was measured, and the error that is too large."""
 
     predicted: Annotated[str, typer.Argument(metavar="PREDICTED", help="What `ddpsim predict --json` printed.")]
     measured: Annotated[str, typer.Argument(metavar="MEASURED_DIR", help="Folder that a run's --out wrote.")]
@@ -110,11 +110,11 @@ def _text(result: Validation) -> str:
     from ddpsim.planning.validation_result import BUCKETS, TERMS
 
     lines = []
-    for title, found in result.tables().items():
+    for title, table in result.tables().items():
         if title == BUCKETS:
-            lines += ["buckets, predicted - measured as a share of the step", first_rows(found, _SHOWN)]
+            lines += ["buckets, predicted - measured as a share of the step", first_rows(table, _SHOWN)]
             continue
-        lines.append(found.text())
+        lines.append(table.text())
         if title == TERMS:
             lines.append(f"largest error: {result.largest_term.name.replace('_', ' ')}")
             lines += [] if result.path is None else ["", result.path.text("predicted ")]

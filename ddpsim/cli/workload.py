@@ -96,7 +96,7 @@ def import_(
     from ddpsim.workload.kineto.workload import open_trace, workload_in
 
     check_destination(file, as_json=output.as_json)
-    if trace.suffix == ".et":
+    if trace.suffix == ".et":  # Chakra's; any other is a trace of torch.profiler
         if shapes is not None:
             remedy = "leave it out: such a trace has sizes of its own"
             raise InputError("is given with a Chakra execution trace", place="shapes", remedy=remedy)
@@ -111,7 +111,7 @@ def import_(
         _write(imported.workload, output)
         return
     seen = buckets_in(traced)
-    _keep(
+    _save(
         imported.workload,
         file,
         output,
@@ -131,8 +131,8 @@ def _import_chakra(trace: Path, file: Path | None, output: Output) -> None:
         _write(imported.workload, output)
         return
     seen = imported.rows()
-    found = {"notes": list(imported.notes), "traced_collectives": seen}
-    _keep(imported.workload, file, output, found, _format("workload: collectives", seen))
+    details = {"notes": list(imported.notes), "traced_collectives": seen}
+    _save(imported.workload, file, output, details, _format("workload: collectives", seen))
 
 
 def _write(model: Workload, output: Output) -> None:
@@ -143,19 +143,19 @@ def _write(model: Workload, output: Output) -> None:
     output.emit(document, lambda: json_text(document).rstrip())
 
 
-def _keep(model: Workload, file: Path, output: Output, found: dict[str, object], text: str) -> None:
-    """Write a workload to `file`, and print what else was found."""
+def _save(model: Workload, file: Path, output: Output, details: dict[str, object], text: str) -> None:
+    """Write a workload to `file`, and print its summary with `details`."""
     from ddpsim.common.files import json_text
     from ddpsim.workload.files import workload_document
 
     deliver(file, json_text(workload_document(model)))
-    summary = _summary(model.name, model) | found
+    summary = _summary(model.name, model) | details
     output.emit(summary, lambda: f"{text}{model.name} written to {file}", aside=str(file) == STANDARD_OUTPUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorArguments:
-    """What `workload anchor` is asked: a workload, a measured step of it, and where it was measured."""
+    """Arguments of `workload anchor`: a workload, a measured step of it, and where it was measured."""
 
     workload: Annotated[str, typer.Argument(metavar="W", help="Shipped workload, or a workload file.")]
     topology: TopologyName
@@ -199,9 +199,11 @@ def anchor(
     paced = anchor_to_row(model, row, chosen, read_calibration(arguments.calibration))
     deliver(arguments.file, json_text(workload_document(paced)))
     factor, (low, high) = paced.provenance["row_scale"], map(exp, ROOFLINE_BAND)
+    # The estimate has a band of its own: a pace beyond it says that the step was of something else.
     if isinstance(factor, float) and not low <= factor <= high:
-        asked = f"beyond the estimate's band of {low:.2f} to {high:.2f}; was it that GPU, batch size and precision"
-        note(f"warning: the pace is {factor:.3g} times the workload's own, {asked}, and that number of GPUs?")
+        question = f"beyond the estimate's band of {low:.2f} to {high:.2f}; was it that GPU, batch size and precision"
+        note(f"warning: the pace is {factor:.3g} times the workload's own, {question}, and that number of GPUs?")
+    # Where communication fills the step, an error of its prediction moves the remainder, the pace, many times over.
     floor = paced.provenance["row_floor_share"]
     if isinstance(floor, float) and floor > MOSTLY_COMMUNICATION:
         left = f"warning: {100 * floor:.0f} % of that step would be left with hardly any computation"
@@ -248,18 +250,18 @@ def split(
         at.split(",") if at else (),
     )
     model = with_operators(load_workload(workload))
-    made = put_on_devices(model, cut_layers(model, devices, names), given)
+    split = put_on_devices(model, cut_layers(model, devices, names), given)
     parts = [
         {
             "device": part.device,
-            "parameters": sum(each.device == part.device for each in made.parameters),
-            "gradient_bytes": sum(each.size_bytes for each in made.parameters if each.device == part.device),
-            "first": next(each.name for each in made.parameters if each.device == part.device),
+            "parameters": sum(each.device == part.device for each in split.parameters),
+            "gradient_bytes": sum(each.size_bytes for each in split.parameters if each.device == part.device),
+            "first": next(each.name for each in split.parameters if each.device == part.device),
             "sent_bytes": part.sent_bytes,
         }
-        for part in made.devices
+        for part in split.devices
     ]
-    _keep(made, file, output, {"devices": parts}, _format("workload: parts", parts))
+    _save(split, file, output, {"devices": parts}, _format("workload: parts", parts))
 
 
 def _format(command: str, rows: Sequence[Record]) -> str:
@@ -300,10 +302,10 @@ _FORWARD_USE = {True: "known", False: "not known, all parameters count as needed
 def _text(document: dict[str, object]) -> str:
     phases = document["phases"]
     assert isinstance(phases, dict)
-    told = {**document, "forward_use_known": _FORWARD_USE[bool(document["forward_use_known"])]}
+    shown = {**document, "forward_use_known": _FORWARD_USE[bool(document["forward_use_known"])]}
     lines = [
         f"{key.removesuffix('_known')}: {value}"
-        for key, value in told.items()
+        for key, value in shown.items()
         if key not in ("phases", "provenance", "local_s")
     ]
     clocks = table_of("", [{"phase": name, **clocks} for name, clocks in phases.items()]).text()

@@ -1,10 +1,9 @@
-"""What was read of a shipped file, kept where Python keeps compiled modules.
+"""A cache of parsed shipped files, where Python has its compiled modules.
 
 To check a file against its schema takes pydantic and a YAML parser, whose import is a fifth of a prediction. A shipped
-file is therefore read as a module is: once, and from then on from what was made of it, under `__pycache__` beside the
-file. `PYTHONPYCACHEPREFIX` and `PYTHONDONTWRITEBYTECODE` hold for it too, and a folder that cannot be written has none.
-It is made anew where the file, or a module of the rooms that it is made of, is another. A user's own file is always
-read.
+file is therefore handled as a module is: parsed once, and from then on unpickled from `__pycache__` next to the file.
+`PYTHONPYCACHEPREFIX` and `PYTHONDONTWRITEBYTECODE` hold for it too, and a folder that cannot be written has no cache.
+The pickle is replaced where the file, or a module of `ROOMS`, has another time or size. A user's file is always parsed.
 """
 
 from __future__ import annotations
@@ -23,50 +22,50 @@ from typing import TypeVar
 from ddpsim.common.errors import InputError
 from ddpsim.common.files import write_whole
 
-Made = TypeVar("Made")
+Parsed = TypeVar("Parsed")
 
 ROOMS = ("bucketing", "common", "common/documents", "common/options", "topology", "topology/gpus", "workload")
-"""Folders of the package whose code says what is made of a shipped file."""
+"""Folders of the package whose code determines what a shipped file is parsed to."""
 
 _PACKAGE = Path(__file__).parents[1]
 
 
-def read_compiled(path: Path, read: Callable[[Path], Made], *, beside: tuple[Path, ...] = ()) -> Made:
-    """Return what `read` makes of the shipped file at `path`, or made of it before.
+def read_compiled(path: Path, read: Callable[[Path], Parsed], *, beside: tuple[Path, ...] = ()) -> Parsed:
+    """Return `read(path)` of a shipped file, from the cache where that is up to date.
 
     Args:
-        read: of what it returns, classes are of `ROOMS`.
-        beside: folders whose files it may read, too.
+        read: parses the file; the classes of what it returns are in `ROOMS`.
+        beside: folders whose files `read` may read as well.
     """
     try:
-        kept = Path(cache_from_source(f"{path}.py")).with_suffix(".pickle")
+        cached = Path(cache_from_source(f"{path}.py")).with_suffix(".pickle")
     except NotImplementedError:  # a Python that compiles nothing
         return read(path)
     stamp = _stamp(path, beside)
     with suppress(Exception):  # none, or one that was damaged, or made by other libraries
-        data = kept.read_bytes()
+        data = cached.read_bytes()
         if data.startswith(stamp):
-            found: Made = pickle.loads(memoryview(data)[len(stamp) :])
-            return found
-    made = read(path)
+            stored: Parsed = pickle.loads(memoryview(data)[len(stamp) :])
+            return stored
+    parsed = read(path)
     if not sys.dont_write_bytecode:
         with suppress(InputError):
-            write_whole(kept, stamp + pickle.dumps(made, pickle.HIGHEST_PROTOCOL))
-    return made
+            write_whole(cached, stamp + pickle.dumps(parsed, pickle.HIGHEST_PROTOCOL))
+    return parsed
 
 
 def _stamp(path: Path, beside: tuple[Path, ...]) -> bytes:
-    """Return what changes with the file, with what it may read, and with the modules that make something of it."""
-    found = hashlib.sha256(stamp_of_modules())
+    """Return a digest that changes with the file, with those that it may read, and with the modules that parse it."""
+    digest = hashlib.sha256(stamp_of_modules())
     status = path.stat()
     read = (path.name, status.st_mtime_ns, status.st_size)
-    found.update(repr([read, *(sorted(_list_files(folder)) for folder in beside)]).encode())
-    return found.digest()
+    digest.update(repr([read, *(sorted(_list_files(folder)) for folder in beside)]).encode())
+    return digest.digest()
 
 
 @cache
 def stamp_of_modules() -> bytes:
-    """Return what changes with any module of `ROOMS`."""
+    """Return a digest that changes with any module of `ROOMS`."""
     folders = tuple(map(_PACKAGE.joinpath, ROOMS))
     return hashlib.sha256(repr([sorted(_list_files(folder)) for folder in folders]).encode()).digest()
 

@@ -1,4 +1,8 @@
-"""Files written whole or not at all, and read with errors that name them, no more than a bound of bytes."""
+"""Files written whole or not at all, and read up to a bound of bytes, with errors that name the file.
+
+Reading: `read_json`, `read_text` and `read_bytes` go through `BoundedFile`, which unzips; `-` is standard input.
+Writing: `write_whole` goes by a temporary file and a rename, so that a reader or a crash never sees half a file.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ MOST_TRACE_BYTES = 1 << 33
 
 _GZIP = b"\x1f\x8b"
 _MOST_RATIO = 50
-"""Bytes that a byte of gzip stands for, beyond the first `MOST_BYTES`; traces have 10 to 30, repeated zeros 1,030."""
+"""Most bytes out of one byte of gzip, beyond the first `MOST_BYTES`; traces have 10 to 30, repeated zeros 1,030."""
 
 
 class BoundedFile:
@@ -37,7 +41,7 @@ class BoundedFile:
 
     Args:
         path: the file, or a stream of bytes that is open.
-        place: names it in errors.
+        place: the file's name in errors.
         error: what to raise where it cannot be read, is damaged, or holds more than `most` bytes.
         remedy: what to do then, for the message.
         most: bytes after decompression.
@@ -89,12 +93,12 @@ class BoundedFile:
 
 
 def _size(raw: Any) -> int:
-    """Return the bytes of an open file; 0 of a pipe, whose size nobody knows."""
+    """Return the bytes of an open file; 0 of a pipe, whose size is unknown."""
     try:
-        found = os.fstat(raw.fileno())
+        status = os.fstat(raw.fileno())
     except OSError:
         return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 STANDARD_STREAM = "-"
@@ -132,7 +136,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
 def replace(path: str | Path, content: str | bytes) -> None:
     """Write `content` to `path` under a temporary name, then rename: what stands there, a link too, is replaced.
 
-    For files beside those that people name, as `open_regular`.
+    For files whose names people do not choose, as `open_regular`.
 
     Raises:
         InputError: where the file cannot be written.
@@ -195,7 +199,7 @@ def is_regular(path: str | Path) -> bool:
 def open_regular(path: str | Path, flags: int) -> int:
     """Return the descriptor of a regular file, made where it is not there; what stands there instead is not followed.
 
-    For files beside those that people name: a link there, or a pipe, is nobody's wish.
+    For files whose names people do not choose, a journal's say: a link or a pipe there was put by somebody else.
 
     Raises:
         OSError: a symbolic link, a pipe, a device, a folder; and as `os.open`.
@@ -223,6 +227,7 @@ def _descriptor(path: str | Path) -> int | None:
 
 def _replace(target: Path, data: bytes) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
+    # Of this process alone, so that two writers do not meet in one; hidden, for `trace_files` and people.
     temporary = target.parent / f".{target.name[:_SHOWN]}.{os.getpid()}.tmp"
     try:
         temporary.unlink(missing_ok=True)
@@ -377,7 +382,7 @@ _KINDS = {
     r"^\s*(<!--[^>]*>\s*)?<system": "NCCL's XML of a machine",
     r"(?i)^\s*<(!doctype )?html": "a page",
 }
-"""What the beginning of a file says of what it is; where it names its schema, that."""
+"""Kinds of files by a pattern of their beginning; the empty one is named by the schema in it."""
 _BEGINNING = 1 << 16
 """Characters of a file by which its kind is known."""
 
@@ -398,7 +403,7 @@ def parse_json(
 
     Args:
         text: as it was read.
-        place: names it in errors.
+        place: the file's name in errors.
         error: what to raise where it is not JSON, or nested or numbered as no document is.
         remedy: what to do then, for the message.
         finite: refuse NaN and infinities, which no file of this project has; a profiler's may.

@@ -1,4 +1,4 @@
-"""One line of `doctor`: what was looked at, what was found, and the command by which anybody sees the same."""
+"""`Finding`, one line of `doctor`: what was checked, the result, and a shell command that shows it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Finding:
     """A finding.
 
     Attributes:
-        name: what was looked at.
-        able: `yes`, `no`, or `unknown` where it could not be looked at.
-        found: in words, versions and counts included.
-        proof: a command for a shell.
+        name: what was checked.
+        able: `yes`, `no`, or `unknown` where it could not be checked.
+        found: the result in words, versions and counts included.
+        proof: a shell command that shows it.
         remedy: what would make it able; empty where nothing is missing or nothing helps.
     """
 

@@ -1,4 +1,4 @@
-"""What a process group's operations move, counted as nccl-tests counts.
+"""`Operation`: the collectives of a process group, with bytes and steps of their rings, counted as nccl-tests does.
 
 A size is the bytes of the whole message: the sum's of an allreduce, a reduce or a broadcast, all parts together of an
 all-gather or a reduce-scatter, of a send and receive what each rank sends the next, and of an all-to-all what each rank

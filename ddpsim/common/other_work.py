@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUSY_SHARE = 0.2
-"""Share of a machine's processors from which on other work is told; chosen by hand: of two processors 0.4, which the
-kernel's own work for the network of two ranks stays below."""
+"""Share of a machine's processors from which on other work is reported; chosen by hand: of two processors 0.4, more
+than the kernel's own work for the network of two ranks."""
 
 _COUNTED = (0, 1, 2, 7)
 """Of the first line of /proc/stat: user, nice, system, and what the host of a virtual machine gave to others.
@@ -60,17 +60,17 @@ class OtherWork:
 
     @classmethod
     def read(cls, document: Mapping[str, object]) -> OtherWork | None:
-        """Return what `document()` wrote into a document; None where it tells none."""
+        """Return the other work in a document, as `document()` writes it; None where there is none."""
         busy, processors = document.get("other_work_processors"), document.get("processors")
-        told = isinstance(busy, int | float) and isinstance(processors, int) and processors > 0
-        return cls(float(busy), processors) if told else None  # type: ignore[arg-type]
+        known = isinstance(busy, int | float) and isinstance(processors, int) and processors > 0
+        return cls(float(busy), processors) if known else None  # type: ignore[arg-type]
 
     def document(self) -> dict[str, object]:
         """Return it as keys of a document."""
         return {"other_work_processors": round(self.busy, 3), "processors": self.processors}
 
     def notes(self) -> list[str]:
-        """Return what to tell whoever measured; nothing where it disturbs nothing."""
+        """Return the note for whoever measured; none where it disturbs nothing."""
         return [self.text()] if self.disturbs else []
 
     def text(self) -> str:
@@ -87,7 +87,7 @@ class ProcessorClock:
     Args:
         job: the process whose work, and that of those below it, is the measurement's own; None is that which started
             this one, the topmost that runs the same Python.
-        proc: where the system tells of its processes.
+        proc: the /proc file system.
     """
 
     def __init__(self, job: int | None = None, proc: Path = Path("/proc")) -> None:
@@ -96,7 +96,7 @@ class ProcessorClock:
         self._began = self._now()
 
     def since(self) -> ProcessorUse | None:
-        """Return what they did since; None on a system that does not tell."""
+        """Return what they did since; None on a system without /proc."""
         if self._began is None or (now := self._now()) is None:
             return None
         wall_s, all_s, own_s = (after - before for before, after in zip(self._began, now, strict=True))
@@ -116,6 +116,7 @@ class ProcessorClock:
 
     def _topmost(self, pid: int) -> int:
         try:
+            # Ranks are started by launchers, which run the same Python: work of another is other work.
             python = os.readlink(self._proc / str(pid) / "exe")
             while (above := int(self._stat(pid)[1])) > 1 and os.readlink(self._proc / str(above) / "exe") == python:
                 pid = above
@@ -135,16 +136,16 @@ class ProcessorClock:
                     continue
                 ticks[int(name)] = sum(map(int, fields[11:15]))
                 children.setdefault(int(fields[1]), []).append(int(name))
-        found, left = 0, [self._job]
-        while left:
-            pid = left.pop()
-            found += ticks.get(pid, 0)
-            left += children.get(pid, ())
-        return found
+        total, pending = 0, [self._job]
+        while pending:
+            pid = pending.pop()
+            total += ticks.get(pid, 0)
+            pending += children.get(pid, ())
+        return total
 
 
 def find_other_work(uses: Sequence[ProcessorUse | None]) -> OtherWork | None:
-    """Return the other work on the machine that had most of it; None where no rank can tell.
+    """Return the other work on the machine that had most of it; None where no rank could count it.
 
     Args:
         uses: by rank, of about the same stretch of time.

@@ -1,4 +1,4 @@
-"""Values that can be written into a file and that no file of this project, nor one it reads, holds."""
+"""Checks for values that JSON or YAML can hold and no proper file does: huge integers, NaN, half characters, floods."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def check_values(
     That is an integer of hundreds of digits, which overflows in arithmetic and fills messages; NaN and infinity where
     `finite`; half of a surrogate pair, which is no text; and, through YAML's aliases, more values than `most`.
     """
+    # Depth first with a stack of our own, one frame a level: nesting in a file must not be recursion here.
     seen = 0
     waiting: list[tuple[str, Iterator[tuple[object, object]]]] = [("", iter([("", document)]))]
     while waiting:
@@ -67,6 +68,7 @@ def load_json(text: str, place: str, error: type[InputError], remedy: str, *, fi
     try:
         document: object = json.loads(text, parse_int=_parse_whole, parse_float=number, parse_constant=constant)
     except _MisfitError:
+        # Read again, numbers as they are, to name the place of the wrong one.
         document = json.loads(text)
         check_values(document, place, error, remedy, finite=finite)
     # Checking every value takes as long as reading it: numbers are checked as they are read, texts where it may matter.

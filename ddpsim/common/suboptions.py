@@ -1,7 +1,7 @@
 """Options within an option's text: `noreshard,gather=bf16,reduce=fp32` behind a scheme's name, `load=12ms,copy=38MB`.
 
-A dataclass declares it: the metadata of a field that is a flag name the `word` that turns its default round, those of
-every other what `read`s its value.
+A dataclass declares them: a field made by `flag` is a word that turns its default round, one made by `value` is
+`key=...`, with the function that reads its text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def value(read: Read, default: Any = None, key: str | None = None) -> Any:
 
 
 def parse_options(kind: type[T], text: str, place: str) -> T:
-    """Return a `kind` with what `text` asks.
+    """Return a `kind` with the options that `text` lists.
 
     Raises:
         InputError: an option it does not declare, one asked twice, or a value that cannot be read.
@@ -41,21 +41,21 @@ def parse_options(kind: type[T], text: str, place: str) -> T:
     words = {each.metadata["word"]: each for each in fields(kind) if "word" in each.metadata}  # type: ignore[arg-type]
     read = (each for each in fields(kind) if "read" in each.metadata)  # type: ignore[arg-type]
     values = {each.metadata["key"] or each.name: each for each in read}
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for item in text.split(",") if text else ():
-        key, equals, given = item.partition("=")
+        key, equals, content = item.partition("=")
         field_of = words if not equals else values
         name = field_of[key].name if key in field_of else key
-        if name in found:
+        if name in arguments:
             raise InputError(f"{key!r} is asked twice", place=place, remedy="ask once")
         if key in values and equals:
-            found[name] = values[key].metadata["read"](given, f"{place}, {key}")
+            arguments[name] = values[key].metadata["read"](content, f"{place}, {key}")
         elif key in words and not equals:
-            found[name] = not words[key].default
+            arguments[name] = not words[key].default
         else:
             options = ", ".join([*words, *(f"{each}=..." for each in values)]) or "no option"
             raise InputError(f"it takes no option {item!r}", place=place, remedy=f"write {options}")
-    return kind(**found)
+    return kind(**arguments)
 
 
 def elements(text: str, place: str) -> int:
@@ -79,9 +79,9 @@ def count(text: str, place: str) -> int:
     Raises:
         InputError: no such number.
     """
-    if not (found := parse_whole_number(text)):
+    if not (number := parse_whole_number(text)):
         raise InputError(f"{text!r} is no whole number above 0", place=place, remedy="write 1 or more")
-    return found
+    return number
 
 
 def factor(text: str, place: str) -> float:

@@ -22,7 +22,7 @@ class TimeChange:
     """One time of a step in both runs, seconds.
 
     Attributes:
-        sure: it is more than the steps of either run differ by, and a share of the step that is worth telling.
+        sure: whether it is more than steps of either run differ by, and at least `SHARE` of the step.
     """
 
     name: str
@@ -69,22 +69,18 @@ class OperationTotals:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """A run beside an earlier one.
-
-    Attributes:
-        step: of both.
-        parts: of the steps, those of either run.
-        collectives: by operation, then and now.
-        changed: what else is different, sentences.
-    """
+    """A run compared with an earlier one."""
 
     step: TimeChange
     parts: tuple[TimeChange, ...]
+    """Parts of the step that either run has."""
     collectives: tuple[tuple[str, OperationTotals, OperationTotals], ...]
+    """By operation, then and now."""
     changed: tuple[str, ...]
+    """Sentences on all other differences, how the runs were started first."""
 
     def verdict(self) -> str:
-        """Return what became of the step, and where, in a sentence."""
+        """Return in a sentence whether the step is longer, shorter or as long as before."""
         step = self.step
         both = f"{format_time(step.now_s)} now, {format_time(step.then_s)} before"
         if not step.sure:
@@ -139,8 +135,8 @@ def _lengths(rank: TracedRank) -> list[float]:
     return [it.iteration_s for it in rank.counted]
 
 
-def _find_slowest(found: Explanation) -> TracedRank:
-    return max(found.ranks.ranks, key=lambda rank: median(_lengths(rank)))
+def _find_slowest(run: Explanation) -> TracedRank:
+    return max(run.ranks.ranks, key=lambda rank: median(_lengths(rank)))
 
 
 def _collectives(now: Explanation, then: Explanation) -> Iterator[tuple[str, OperationTotals, OperationTotals]]:
@@ -150,9 +146,9 @@ def _collectives(now: Explanation, then: Explanation) -> Iterator[tuple[str, Ope
         yield name, both[1].get(name, nothing), both[0].get(name, nothing)
 
 
-def _total_by_operation(found: Explanation) -> dict[str, OperationTotals]:
+def _total_by_operation(run: Explanation) -> dict[str, OperationTotals]:
     sums: dict[str, OperationTotals] = {}
-    for split in found.splits:
+    for split in run.splits:
         name = _OPERATIONS.get(split.operation, split.operation)
         former = sums.get(name, OperationTotals(0, 0, 0.0, 0.0))
         known = former.size_bytes is not None and split.size_bytes is not None
@@ -164,7 +160,7 @@ def _total_by_operation(found: Explanation) -> dict[str, OperationTotals]:
 
 
 _OPERATIONS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
-"""Operations as recorded runs name them, and as torch does."""
+"""torch's names of operations, by those in recorded runs."""
 
 
 def _list_changes(now: Explanation, then: Explanation) -> Iterator[str]:
@@ -195,22 +191,22 @@ def _list_changes(now: Explanation, then: Explanation) -> Iterator[str]:
         )
 
 
-def _sizes(found: Explanation) -> Counter[tuple[int | None, int]]:
-    return Counter((split.size_bytes, len(split.parameters)) for split in found.splits)
+def _sizes(run: Explanation) -> Counter[tuple[int | None, int]]:
+    return Counter((split.size_bytes, len(split.parameters)) for split in run.splits)
 
 
 def _list_late(now: Explanation, then: Explanation) -> Iterator[str]:
-    def who(found: Explanation) -> tuple[int, str] | None:
-        return None if found.late is None else (found.late.rank, found.late.cause)
+    def who(run: Explanation) -> tuple[int, str] | None:
+        return None if run.late is None else (run.late.rank, run.late.cause)
 
-    def said(found: Explanation) -> str:
-        late = found.late
+    def describe(run: Explanation) -> str:
+        late = run.late
         if late is not None:
             return f"rank {late.rank} by {format_time(late.seconds)} in {late.phase} (cause: {late.cause})"
-        return "none" if found.late_untold is None else "too few steps to tell"
+        return "none" if run.no_verdict_reason is None else "too few steps to tell"
 
     if who(now) != who(then):
-        yield f"late rank: {said(now)}; before: {said(then)}"
+        yield f"late rank: {describe(now)}; before: {describe(then)}"
 
 
 def _tables(since: RunComparison) -> dict[str, ResultTable]:

@@ -1,4 +1,4 @@
-"""What a prediction of the traced configuration rests on: workload, buckets, and DDP's own host costs as traced."""
+"""`PredictionBasis`: the workload, the buckets and DDP's own host costs of a traced configuration."""
 
 from __future__ import annotations
 
@@ -20,38 +20,35 @@ from ddpsim.workload.profile import Phase
 _MOST_STEPS = 12
 """Steps whose times a prediction replays: enough for their jitter, few enough to be quick; chosen by hand."""
 _BROADCASTS = 2
-"""Broadcasts of a step's buffers at least, where floats and counters of batches are sent apart."""
+"""Broadcasts of a step's buffers at least: torch sends floats and the integer counters of batches separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionBasis:
-    """What is needed to predict the traced configuration.
-
-    Attributes:
-        workload: one rank's step without DDP.
-        groups: registration indices of each traced bucket, in launch order; empty without DDP.
-        order: registration indices as gradients arrived.
-        costs: DDP's own costs by the constant's name without backend and `ddp`, seconds.
-        finish_s: host time at the end of backward that no number of buckets changes.
-        broadcasts: whether buffers are broadcast before a forward.
-        input_s: what lies between the optimizer and the next forward.
-        caps: with which the job was run; None where the trace does not say.
-        accumulate: whose gradients a step adds up.
-        sync: which of them reduce gradients.
-        notes: of the import.
-    """
+    """What is needed to predict the traced configuration."""
 
     workload: Workload
+    """One rank's step without DDP."""
     groups: tuple[tuple[int, ...], ...]
+    """Registration indices of each traced bucket, in launch order; empty without DDP."""
     order: tuple[int, ...]
+    """Registration indices in the order in which gradients arrived."""
     costs: Mapping[str, float]
+    """DDP's own host costs in seconds, by constant without backend and `ddp`: `hook_s`, `launch_s`, ..."""
     finish_s: float
+    """Host time at the end of backward that does not depend on the number of buckets."""
     broadcasts: bool
+    """Whether buffers are broadcast before a forward."""
     input_s: float = 0.0
+    """Time between the optimizer and the next forward."""
     notes: tuple[str, ...] = ()
+    """What the import of the workload left out or assumed."""
     caps: BucketCaps | None = None
+    """Bucket caps of the job; None where the trace does not record them."""
     accumulate: int = 1
+    """Micro-batches of a step."""
     sync: Literal["last", "every"] = "last"
+    """Which of them reduce gradients."""
 
     @property
     def finishing(self) -> Workload:
@@ -69,13 +66,13 @@ class PredictionBasis:
 
     @property
     def parameters(self) -> Sequence[Parameter]:
-        """Of the model, in registration order."""
+        """The model's parameters in registration order."""
         return self.workload.parameters
 
 
 def basis_of(
     file: TraceFile,
-    alone: TimelineWithoutDdp,
+    without_ddp: TimelineWithoutDdp,
     waited: Sequence[tuple[HostStep, float]],
     shapes: Workload | None,
 ) -> PredictionBasis:
@@ -83,7 +80,7 @@ def basis_of(
 
     Args:
         file: the trace.
-        alone: its time line without DDP.
+        without_ddp: its time line replayed without DDP.
         waited: micro-batches with the usual number of gradients, each with how long its host waited for collectives at
             the end of backward.
         shapes: a workload of the same model, where known.
@@ -96,7 +93,7 @@ def basis_of(
     waited = waited[: max(2, _MOST_STEPS // usual) * usual]
     steps = [step for step, _ in waited]
     mapping = map_arrivals(steps, shapes, file.place)
-    traced = DissectedTrace(file, steps, alone, mapping, ())
+    traced = DissectedTrace(file, steps, without_ddp, mapping, ())
     imported = workload_in(traced, shapes)
     synced = [step for step in steps if step.collectives]
     last = synced[-1].collectives if synced else ()
@@ -105,6 +102,7 @@ def basis_of(
     broadcasts = any(i.start_s < step.backward_s for step in steps for i in step.ddp)
     workload = imported.workload
     costs, finish_s = _costs(waited, workload) if last else ({}, 0.0)
+    # Under no_sync() one micro-batch of each step reduces; without it all do.
     every = 2 * len(synced) > len(steps)
     return PredictionBasis(
         workload,
@@ -121,17 +119,19 @@ def basis_of(
 
 
 def _costs(waited: Sequence[tuple[HostStep, float]], workload: Workload) -> tuple[dict[str, float], float]:
-    """Return what DDP took of the traced host, and what of the end of backward grows with parameters, not buckets.
+    """Return DDP's host costs in the trace by constant, and the end of backward, which grows with parameters.
 
-    A hook, a launch, a broadcast buffer: the hook that launches a bucket takes a launch more than the others. torch
-    copies each gradient out of its bucket by itself, so that the end of backward is a parameter's cost: none of it
-    would go with fewer buckets. Forward's own part is inside its time. On a CPU copies are DDP's host time as well,
-    which the constants have apart: they are taken off here.
+    Each cost is a difference of traced intervals: a hook is one that launches no bucket, a launch is what a hook that
+    launches one takes more, a buffer is a share of the broadcasts. torch copies each gradient out of its bucket by
+    itself, so that the end of backward depends on the number of parameters and fewer buckets do not shorten it. DDP's
+    part of forward is within forward's time already. On a CPU the copies are host time too: `gloo.ddp.copy_Bps` has
+    them in the simulation, so that they are subtracted here, or they would count twice.
     """
     synced = [(step, exposed_s) for step, exposed_s in waited if step.collectives]
-    found = [_split_step(step, exposed_s) for step, exposed_s in synced]
+    split = [_split_step(step, exposed_s) for step, exposed_s in synced]
     on_cpu = workload.on_cpu
-    costs = {name: (min if on_cpu else median)(each[name] for each in found) for name in found[0]}
+    # On a CPU ranks and gloo's threads share the processors: the quickest step is nearest to the cost itself.
+    costs = {name: (min if on_cpu else median)(each[name] for each in split) for name in split[0]}
     broadcast, finish = costs.pop("broadcast_s"), costs.pop("finish_s")
     if workload.buffers and broadcast > 0:
         costs["buffer_s"] = max(0.0, broadcast - _BROADCASTS * costs["launch_s"]) / len(workload.buffers)
@@ -147,10 +147,13 @@ def _costs(waited: Sequence[tuple[HostStep, float]], workload: Workload) -> tupl
 def _split_step(step: HostStep, exposed_s: float) -> dict[str, float]:
     def lengths(start_s: float, end_s: float, *, launching: bool | None = None) -> list[float]:
         return [
-            i.end_s - i.start_s
-            for i in step.ddp
-            if start_s <= i.start_s < end_s
-            and (launching is None or launching == any(i.start_s <= c.launched_s < i.end_s for c in step.collectives))
+            interval.end_s - interval.start_s
+            for interval in step.ddp
+            if start_s <= interval.start_s < end_s
+            and (
+                launching is None
+                or launching == any(interval.start_s <= c.launched_s < interval.end_s for c in step.collectives)
+            )
         ]
 
     plain = lengths(step.backward_s, step.backward_end_s, launching=False)
@@ -165,9 +168,9 @@ def _split_step(step: HostStep, exposed_s: float) -> dict[str, float]:
 
 
 def _input_s(steps: Sequence[HostStep]) -> float:
-    """Return the median of what lies between an optimizer's step and the next forward, without clearing gradients.
+    """Return the median time between an optimizer's step and the next forward, without clearing gradients.
 
-    Of micro-batches it is the mean: one of them has the step's own loading and logging.
+    With micro-batches it is the mean over them: one alone has the step's logging, and a median would lose it.
     """
     gaps = []
     for step, after in pairwise(steps):

@@ -1,4 +1,8 @@
-"""What a step is bound by: the host that launches, the device, exposed communication, input, or a late rank."""
+"""What a step is bound by: the host that launches, the device, exposed communication, input, or a late rank.
+
+`shares_of` splits a usual step of one rank into seconds that sum to it; the largest binds, and a second one that is
+near to it binds as well.
+"""
 
 from __future__ import annotations
 
@@ -16,37 +20,34 @@ from ddpsim.trace.records import PHASES
 Bound = Literal["host", "device", "communication", "input", "rank"]
 
 NEAR = 2 / 3
-"""Of the largest share, at least what the second is where both are said to bind."""
+"""Second largest over largest share from which on both bind."""
 
 _MOSTLY = 0.5
-"""Share of the waiting from which on it is for one rank."""
+"""Share of the waiting from which on one rank is named as the one that is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepShares:
-    """What a usual step of one rank is made of, seconds: the first three sum to it.
-
-    Attributes:
-        device_s: the device works; on a CPU forward, backward and optimizer.
-        communication_s: it waits for collectives, other ranks or buffers.
-        host_s: it has neither: launches, hooks, loading.
-        input_s: of `host_s`, what lies between the optimizer and the next forward.
-        waiting_s: of `communication_s`, until the last rank has come.
-        broadcast_wait_s: of that, in the broadcast of buffers; what is left is in exposed communication.
-        waits_for: the rank that is waited for most of that time; None where ranks take turns, and of one rank alone.
-        own_excess_s: what the rank takes beyond the others, where it is the one that is late.
-        excess_of: the share that `own_excess_s` is part of.
-    """
+    """What a usual step of one rank is made of, seconds: the first three sum to it."""
 
     device_s: float
+    """The device works; on a CPU forward, backward and optimizer."""
     communication_s: float
+    """The device waits for collectives, other ranks or buffers."""
     host_s: float
+    """The rest: launches, hooks, loading."""
     input_s: float = 0.0
+    """Of `host_s`, between the optimizer and the next forward."""
     waiting_s: float = 0.0
+    """Of `communication_s`, until the last rank has come."""
     broadcast_wait_s: float = 0.0
+    """Of `waiting_s`, in the broadcast of buffers; the rest is in exposed communication."""
     waits_for: int | None = None
+    """The rank that causes most of `waiting_s`; None where ranks take turns, or one alone is traced."""
     own_excess_s: float = 0.0
+    """What the rank takes beyond the others, where it is the late one itself."""
     excess_of: Bound = "device"
+    """The share that `own_excess_s` is a part of."""
 
     @property
     def bounds(self) -> list[Bound]:
@@ -70,10 +71,10 @@ def describe_binding(bounds: Sequence[Bound], waits_for: int | None) -> str:
 
 
 def shares_of(rank: TracedRank, ranks: Sequence[TracedRank] = (), late: LateRank | None = None) -> StepShares:
-    """Return what the usual step of `rank` is made of.
+    """Return what the usual step of `rank` is made of, by medians over its steps.
 
     Args:
-        ranks: all that were traced, on one clock; without them nobody knows how long the last one was waited for.
+        ranks: all that were traced, on one clock; of one alone the waiting for the last is unknown.
         late: the rank that is late.
     """
     steps = rank.counted
@@ -82,48 +83,56 @@ def shares_of(rank: TracedRank, ranks: Sequence[TracedRank] = (), late: LateRank
     # The host copies buffers itself; on a GPU their broadcast is mostly its launches, which the device idles under.
     waits = ("exposed_comm_s",) if device_timed else ("exposed_comm_s", "buffer_broadcast_s")
     others = sorted({part for step in steps for part in step.waits_s})
-    told = [seconds_by_part(step) for step in steps]
-    communication = median(sum(parts.get(part, 0.0) for part in (*waits, *others)) for parts in told)
+    parts_of_steps = [seconds_by_part(step) for step in steps]
+    communication = median(sum(parts.get(part, 0.0) for part in (*waits, *others)) for parts in parts_of_steps)
     if device_timed:
         device = median(sum(step.device_s.values()) for step in steps)
     else:
         device = median(sum(step.host_s.get(p, 0.0) for p in PHASES if p not in ("input", "hooks")) for step in steps)
+    # Medians of parts need not add up to the median step: the device's share is cut, the host's is the remainder.
     device = min(device, max(0.0, step_s - communication))
     host = max(0.0, step_s - communication - device)
-    load = min(host, median(step.input_s or 0.0 for step in steps))
+    input_time = min(host, median(step.input_s or 0.0 for step in steps))
     waiting, last = _find_waiting(ranks)
+    # The late rank itself hardly waits: its excess counts as waiting, or a step would be bound by something else on it
+    # than on all others.
     if late is not None and late.rank == rank.rank:
         of: Bound = "input" if late.cause == "input" else "host" if late.cause == "host" else "device"
-        return StepShares(device, communication, host, load, waiting, 0.0, last, late.behind_s, of)
+        return StepShares(device, communication, host, input_time, waiting, 0.0, last, late.behind_s, of)
     if late is None:
-        return StepShares(device, communication, host, load, waiting, 0.0, last)
-    # Nobody stamps broadcasts of buffers; they begin the step, when the late rank is not there yet.
+        return StepShares(device, communication, host, input_time, waiting, 0.0, last)
+    # Traces hold no arrival of ranks at broadcasts of buffers. They begin the step, before the late rank is there: what
+    # of its delay no other collective shows was spent in them.
     broadcast = 0.0 if device_timed else median(step.buffer_broadcast_s for step in steps)
     in_broadcast = min(broadcast, max(0.0, late.behind_s - waiting))
-    return StepShares(device, communication, host, load, waiting + in_broadcast, in_broadcast, late.rank)
+    return StepShares(device, communication, host, input_time, waiting + in_broadcast, in_broadcast, late.rank)
 
 
 def _find_waiting(ranks: Sequence[TracedRank]) -> tuple[float, int | None]:
-    """Return how long the first rank waits in a usual step, doing nothing else, and for whom most of the time."""
+    """Return how long the first rank waits in a usual step, doing nothing else, and for whom most of the time.
+
+    A wait for the last rank counts from where nothing hides it: while backward still computes it costs nothing.
+    """
     waited: list[float] = []
-    whose: dict[int, float] = {}
+    by_last: dict[int, float] = {}
     for row in common_iterations(ranks, attrgetter("whole")) if len(ranks) > 1 else ():
         sent = {rank: it.collectives for rank, it in row.items()}
         if len({len(each) for each in sent.values()}) > 1:
             continue
         first = row[min(row)]
-        # What nothing hides comes last: the optimizer waits for it.
+        # DDP's exposed communication is the end of the reduction, before the optimizer: waits earlier were hidden.
         since_s = max((each.finished_s for each in sent[first.rank]), default=0.0) - first.exposed_comm_s
         if ranks[0].scheme != "ddp":
             since_s = first.start_s
         in_step_s = 0.0
         for number, mine in enumerate(sent[first.rank]):
             last = max(sent, key=lambda rank: sent[rank][number].started_s)
-            came_s = min(sent[last][number].started_s, mine.finished_s)
-            wait_s = max(0.0, came_s - max(mine.started_s, since_s)) if mine.is_of_all(ranks[0].world_size) else 0.0
-            whose[last] = whose.get(last, 0.0) + wait_s
+            last_started_s = min(sent[last][number].started_s, mine.finished_s)
+            begun_s = max(mine.started_s, since_s)
+            wait_s = max(0.0, last_started_s - begun_s) if mine.is_of_all(ranks[0].world_size) else 0.0
+            by_last[last] = by_last.get(last, 0.0) + wait_s
             in_step_s += wait_s
         waited.append(min(in_step_s, first.exposed_comm_s))
-    most = max(whose, key=lambda rank: whose[rank], default=None)
-    known = most is not None and whose[most] > _MOSTLY * sum(whose.values())
+    most = max(by_last, key=lambda rank: by_last[rank], default=None)
+    known = most is not None and by_last[most] > _MOSTLY * sum(by_last.values())
     return median(waited) if waited else 0.0, most if known else None

@@ -1,4 +1,4 @@
-"""What the traced buckets are among those that torch makes of the model: the cap the job had, else those that fit."""
+"""Which of torch's bucket caps give the traced buckets: the one that the job had where known, else all that fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpsim.common.units import MIB
 from ddpsim.explaining.basis import PredictionBasis
 
 Range = tuple[int, float]
-"""Limits in bytes that give the same buckets: above the first, up to the second."""
+"""Caps in bytes that give the same buckets: above the first, up to the second."""
 Make = Callable[[BucketCaps], BucketPlan]
 
 
@@ -22,14 +22,15 @@ def sets_of(plan: BucketPlan) -> list[set[int]]:
 
 def is_whole(basis: PredictionBasis) -> bool:
     """Whether the traced buckets hold every parameter once."""
-    held = sorted(index for group in basis.groups for index in group)
-    return held == list(range(len(basis.parameters)))
+    bucketed = sorted(index for group in basis.groups for index in group)
+    return bucketed == list(range(len(basis.parameters)))
 
 
 def bucket_origin(basis: PredictionBasis) -> str:
-    """Return what the traced buckets are among those that torch makes of the model.
+    """Return in words which call of torch gives the traced buckets.
 
-    A trace of `torch.profiler` does not say with which cap the job was run: all caps that give its buckets are told.
+    A trace of `torch.profiler` does not record the cap of the job: the answer is the range of caps that give its
+    buckets, in the order of arrival or, before DDP has rebuilt them, in registration order.
     """
     groups = [set(group) for group in basis.groups]
     if not groups:
@@ -51,8 +52,8 @@ def bucket_origin(basis: PredictionBasis) -> str:
         ),
     )
     for how, make, place in cases:
-        if said := _caps_of(basis, groups, make, place):
-            return f"{said}, {how}"
+        if words := _caps_of(basis, groups, make, place):
+            return f"{words}, {how}"
     call = custom_plan(parameters, basis.groups)
     return f"of no one cap: {call.torch}"
 
@@ -63,8 +64,8 @@ def _caps_of(basis: PredictionBasis, groups: list[set[int]], make: Make, place: 
     Args:
         basis: of the trace.
         groups: the traced buckets.
-        make: the plan that torch makes of caps.
-        place: where a parameter comes when torch fills buckets.
+        make: returns torch's plan of caps.
+        place: the position of a parameter in the order in which torch fills buckets.
     """
 
     def same(caps: BucketCaps) -> bool:
@@ -72,30 +73,34 @@ def _caps_of(basis: PredictionBasis, groups: list[set[int]], make: Make, place: 
 
     if basis.caps is not None and same(basis.caps):
         arguments = basis.caps.torch_arguments()
-        asked = ", ".join(f"{name}={value}" for name, value in arguments.items()) or "torch's default, [1, 25] MiB"
-        return f"{asked}, with which the job was run"
-    # The limits that close a bucket where it ends: it was not full before its last gradient.
+        call = ", ".join(f"{name}={value}" for name, value in arguments.items()) or "torch's default, [1, 25] MiB"
+        return f"{call}, with which the job was run"
+    # torch closes a bucket at the first gradient that brings it to its cap: the cap is above the bucket without its
+    # last gradient, and at most the whole of it.
     sizes = [each.size_bytes for each in basis.parameters]
     totals = [sum(sizes[index] for index in group) for group in groups]
-    every = [(total - sizes[max(group, key=place)], total) for total, group in zip(totals, groups, strict=True)]
-    one, first, others = _join_ranges(every), every[0], _join_ranges(every[1:])
+    limits = [(total - sizes[max(group, key=place)], total) for total, group in zip(totals, groups, strict=True)]
+    common, first, others = _join_ranges(limits), limits[0], _join_ranges(limits[1:])
     uniform = ""
-    if one is not None:
-        # Caps at both ends of the limits must give the buckets.
-        lowest, highest = one[0] + 1, 2 * (one[0] + 1) if math.isinf(one[1]) else one[1]
-        uniform = _range(one) if all(same(BucketCaps(bucket_cap_mb=cap / MIB)) for cap in (lowest, highest)) else ""
+    if common is not None:
+        # The limits are necessary, not sufficient (dtypes and devices split buckets too): both ends are tried.
+        lowest, highest = common[0] + 1, 2 * (common[0] + 1) if math.isinf(common[1]) else common[1]
+        uniform = _range(common) if all(same(BucketCaps(bucket_cap_mb=cap / MIB)) for cap in (lowest, highest)) else ""
     if not same(BucketCaps()):
         return f"bucket_cap_mb {uniform}" if uniform else ""
-    said = "torch's default, [1, 25] MiB"
+    words = "torch's default, [1, 25] MiB"
     if uniform:
-        return f"{said}, or bucket_cap_mb {uniform}"
+        return f"{words}, or bucket_cap_mb {uniform}"
     if others is None or len(groups) < 2:
-        return said
-    return f"{said}, or bucket_cap_mb_list with its first cap {_range(first)} and its others {_range(others)}"
+        return words
+    return f"{words}, or bucket_cap_mb_list with its first cap {_range(first)} and its others {_range(others)}"
 
 
 def _join_ranges(each: Sequence[Range]) -> Range | None:
-    """Return the limits that close all buckets, of which what is left over at the end may be the last."""
+    """Return the caps that all buckets allow; None where there are none.
+
+    The last bucket may be what was left over at the end, below any cap, and then has no upper limit.
+    """
     if not each:
         return None
     above = max(low for low, _ in each)

@@ -1,7 +1,7 @@
-"""Clocks of ranks, aligned by collectives: all ranks leave one together, whatever each rank's clock says of when.
+"""Clocks of ranks, aligned by collectives: all ranks leave one together, whatever each rank's clock shows then.
 
-An allreduce ends on every rank within about the time of its last transfer, so that the median difference of its ends
-between two ranks is that of their clocks. What single collectives are off by after that is the residual.
+An allreduce ends on every rank within about the time of its last transfer, so that the median difference of ends
+between two ranks is that of their clocks. How far the ends of single collectives are apart after that is the residual.
 """
 
 from __future__ import annotations
@@ -15,28 +15,27 @@ from ddpsim.explaining.ranks import TracedRank
 from ddpsim.trace.metrics import quantile
 
 _STRANGERS = 0.25
-"""Share of the step by which ends of the same collectives are usually apart from which on they are not the same.
+"""Median distance of aligned ends, as a share of the step, from which on the traces are of different runs.
 
-Ranks of one run end them within a transfer; on a crowded machine single ones came 0.3 of a step apart. By hand."""
+Ranks of one run end a collective within a transfer; on a crowded machine single ones came 0.3 of a step apart. By
+hand."""
 _ELSEWHEN = 1.0
-"""Steps by which ranks that share a clock are apart from which on they are not in the same step."""
+"""Steps by which ranks on one clock are apart from which on they are not in the same step."""
 
 Key = tuple[int, int]
+"""Numbers of the step and of the collective in it, which are the same on all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """How the clocks of ranks were brought together.
-
-    Attributes:
-        offsets_s: by rank, what was added to its clock; all zero where the clocks agreed already.
-        residual_s: ends of the same collective on two ranks are so far apart afterwards, 90th percentile.
-        collectives: how many were matched.
-    """
+    """How the clocks of ranks were brought together."""
 
     offsets_s: Mapping[int, float]
+    """By rank, what was added to its clock; all zero where the clocks agreed already."""
     residual_s: float
+    """How far apart two ranks end the same collective afterwards, 90th percentile."""
     collectives: int
+    """How many were matched."""
 
     @property
     def agreed(self) -> bool:
@@ -67,6 +66,8 @@ def align_ranks(ranks: Sequence[TracedRank]) -> tuple[tuple[TracedRank, ...], Al
         middle = median(differences)
         spread = quantile([abs(each - middle) for each in differences], 0.9)
         step_s = median(it.iteration_s for it in rank.iterations)
+        # Ranks of one host share a clock: a difference there is real, and moving it would hide a late rank. One
+        # within twice the spread of the ends is noise, and moves nothing either.
         shared = rank.clock is not None and rank.clock == first.clock
         if shared and abs(middle) > _ELSEWHEN * step_s:
             what = f"its steps are {abs(middle):.3g} s from those of {first.place} on the clock of {rank.clock}"
@@ -75,6 +76,7 @@ def align_ranks(ranks: Sequence[TracedRank]) -> tuple[tuple[TracedRank, ...], Al
         offsets[_rank(rank)] = offset
         apart.append(quantile([abs(each - offset) for each in differences], 0.9))
         matched = min(matched, len(common))
+        # One collective can always be aligned; from two on those of different runs stay apart.
         usual = median(abs(each - offset) for each in differences)
         if usual > _STRANGERS * step_s and len(common) > 1:
             what = (

@@ -1,4 +1,4 @@
-"""Explain a traced run: read its ranks, align them, split their collectives, name who is late, predict and advise."""
+"""`explain`: from the traces of a run to its `Explanation`; each step of the way is one call of another file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ddpsim.explaining.bucket_origin import bucket_origin
 from ddpsim.explaining.clocks import align_ranks
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.files import Ranks, read_ranks
-from ddpsim.explaining.foretold import PredictedBreakdown, foretell
-from ddpsim.explaining.given import RunFacts
-from ddpsim.explaining.late import excess_s, explain_unknown, explain_unsure, late_rank
+from ddpsim.explaining.late import excess_s, explain_no_verdict, explain_uncertain_excess, late_rank
 from ddpsim.explaining.links import find_slow_link
 from ddpsim.explaining.machine import TracedMachine, count_node_gpus, machine_of
+from ddpsim.explaining.predicted import PredictedBreakdown, predict_traced
 from ddpsim.explaining.ranks import UNPREDICTED, TracedRank, traced_parts
 from ddpsim.explaining.recorder import read_recorder
+from ddpsim.explaining.run_facts import RunFacts
 from ddpsim.explaining.splits import CollectiveSummary, splits_of, wire_times
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
@@ -28,7 +28,7 @@ from ddpsim.workload import Workload
 
 def explain(
     traces: str | Path,
-    given: RunFacts | None = None,
+    facts: RunFacts | None = None,
     *,
     shapes: Workload | None = None,
     crew: WorkerPool | None = None,
@@ -38,49 +38,50 @@ def explain(
 
     Args:
         traces: a folder, or one rank's file.
-        given: what else is known.
-        shapes: the workload that `given.shapes` names.
+        facts: what else is known of the run.
+        shapes: the workload that `facts.shapes` names.
         crew: processes that read the traces; None is this one.
         predict: whether to predict the traced configuration and to advise on its buckets.
 
     Raises:
-        InputError: nothing that can be read, traces of different runs, or what is given contradicts them.
+        InputError: no trace that can be read, traces of different runs, or facts that contradict them.
     """
-    given = given or RunFacts()
-    untraced_s = given.untraced_s
-    if given.nccl_tests is not None and given.topology is None and given.topo is None:
+    facts = facts or RunFacts()
+    untraced_s = facts.untraced_s
+    if facts.nccl_tests is not None and facts.topology is None and facts.topo is None:
         remedy = "say whose table it is: add `topology` or `topo`"
         raise InputError("a table without its machine", place="nccl_tests", remedy=remedy)
     ranks = read_ranks(traces, shapes, crew)
-    seen, alignment = align_ranks(ranks.ranks)
-    splits = splits_of(seen)
-    traced = summarise_ranks(seen)
-    notes = [*ranks.notes, *(f"rank {rank.rank}: {note}" for rank in seen for note in rank.notes)]
-    lead = seen[0]
-    machine = _machine(given, ranks, lead, splits, notes) if predict else None
-    late = late_rank(seen)
-    foretold = _predict_breakdown(lead, machine, traced, notes, advise=late is None)
-    link = find_slow_link(seen, machine, backend_of(lead), traced.iteration_s, agreed=alignment.agreed)
-    recorded = None if given.flight_recorder is None else read_recorder(given.flight_recorder)
+    aligned, alignment = align_ranks(ranks.ranks)
+    splits = splits_of(aligned)
+    traced = summarise_ranks(aligned)
+    notes = [*ranks.notes, *(f"rank {rank.rank}: {note}" for rank in aligned for note in rank.notes)]
+    lead = aligned[0]
+    machine = _machine(facts, ranks, lead, splits, notes) if predict else None
+    # Buckets are no remedy while ranks wait for one of them: advice on them would rest on its delay.
+    late = late_rank(aligned)
+    predicted = _predict_breakdown(lead, machine, traced, notes, advise=late is None)
+    link = find_slow_link(aligned, machine, backend_of(lead), traced.iteration_s, agreed=alignment.agreed)
+    recorded = None if facts.flight_recorder is None else read_recorder(facts.flight_recorder)
     if recorded is not None:
         notes += recorded.notes
-    basis = lead.made_by
+    basis = lead.basis
     return Explanation(
         ranks=ranks,
         alignment=alignment,
         traced=traced,
-        shares=shares_of(lead, seen, late),
+        shares=shares_of(lead, aligned, late),
         splits=splits,
         late=late,
         link=link,
-        excess_s=excess_s(seen),
-        foretold=foretold,
+        excess_s=excess_s(aligned),
+        predicted=predicted,
         recorded=recorded,
         untraced_s=untraced_s,
         notes=tuple(notes),
         buckets="" if basis is None else bucket_origin(basis),
-        late_untold=explain_unknown(seen),
-        late_unsure=None if late is not None else explain_unsure(seen),
+        no_verdict_reason=explain_no_verdict(aligned),
+        uncertain_excess=None if late is not None else explain_uncertain_excess(aligned),
     )
 
 
@@ -107,14 +108,15 @@ def summarise_ranks(ranks: Sequence[TracedRank]) -> Summary:
 
 
 def _machine(
-    given: RunFacts, ranks: Ranks, lead: TracedRank, splits: Sequence[CollectiveSummary], notes: list[str]
+    facts: RunFacts, ranks: Ranks, lead: TracedRank, splits: Sequence[CollectiveSummary], notes: list[str]
 ) -> TracedMachine | None:
     backend = backend_of(lead)
     try:
-        seen = count_node_gpus(ranks.ranks)
-        machine = machine_of(ranks.world_size, lead.device, wire_times(splits), backend, given, seen)
+        node_gpus = count_node_gpus(ranks.ranks)
+        machine = machine_of(ranks.world_size, lead.device, wire_times(splits), backend, facts, node_gpus)
     except InputError as error:
-        if any((given.topology, given.topo, given.nccl_tests)):
+        # A machine that the user names must fit; one that is assumed may not, and then there is no prediction.
+        if any((facts.topology, facts.topo, facts.nccl_tests)):
             raise
         notes.append(f"{UNPREDICTED}{error}")
         return None
@@ -127,11 +129,11 @@ def _machine(
 def _predict_breakdown(
     lead: TracedRank, machine: TracedMachine | None, traced: Summary, notes: list[str], *, advise: bool
 ) -> PredictedBreakdown | None:
-    if machine is None or lead.made_by is None:
+    if machine is None or lead.basis is None:
         return None
     backend = backend_of(lead)
     try:
-        return foretell(lead.made_by, machine, traced.iteration_s, traced_parts(traced), backend, advise=advise)
+        return predict_traced(lead.basis, machine, traced.iteration_s, traced_parts(traced), backend, advise=advise)
     except InputError as error:
         notes.append(f"{UNPREDICTED}{error}")
         return None

@@ -1,9 +1,9 @@
-"""Everything that is said of a traced run, as data."""
+"""The explanation of a traced run as data: its advice in sentences, its tables, and the `explain` document."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass
 
 from ddpsim.common.tables import ResultTable, table_of
 from ddpsim.common.tables.cells import ms_more
@@ -11,9 +11,9 @@ from ddpsim.common.units import format_time
 from ddpsim.explaining.bound import Bound, StepShares, describe_binding
 from ddpsim.explaining.clocks import Alignment
 from ddpsim.explaining.files import Ranks
-from ddpsim.explaining.foretold import PredictedBreakdown
 from ddpsim.explaining.late import LateRank
 from ddpsim.explaining.links import SlowLink
+from ddpsim.explaining.predicted import PredictedBreakdown
 from ddpsim.explaining.ranks import UNPREDICTED, traced_parts
 from ddpsim.explaining.recorder import RecorderDumps
 from ddpsim.explaining.splits import CollectiveSummary
@@ -34,35 +34,32 @@ def part_name(part: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """An explanation says where a traced step goes, who is late, and what would change it.
-
-    Attributes:
-        ranks: the traces.
-        traced: their usual step, of the rank whose is longest, its parts those of the lowest.
-        splits: collectives of a usual step.
-        excess_s: by rank and phase, what it takes beyond the others' median.
-        profiler_s: what the profiler cost a step; None where no untraced step is given.
-        notes: what a reader must know.
-        buckets: what the traced buckets are among torch's.
-        late_untold: why nobody can say whether a rank is late; None where one can.
-        late_unsure: the largest excess of a phase that names no rank as late, and why; None where there is none.
-    """
+    """An explanation says where a traced step goes, who is late, and what would change it."""
 
     ranks: Ranks
+    """The traces, and the ranks of which there is none."""
     alignment: Alignment
     traced: Summary
+    """The usual step: the median period of the slowest rank, with the parts of the lowest rank's steps."""
     shares: StepShares
     splits: tuple[CollectiveSummary, ...]
+    """Collectives of a usual step, in launch order."""
     late: LateRank | None
     link: SlowLink | None
     excess_s: Mapping[int, Mapping[str, float]]
-    foretold: PredictedBreakdown | None
+    """By rank and phase, seconds a step beyond the median of the other ranks."""
+    predicted: PredictedBreakdown | None
     recorded: RecorderDumps | None
     untraced_s: float | None
+    """A step without the profiler, as the user states it."""
     notes: tuple[str, ...]
-    buckets: str = field(default="")
-    late_untold: str | None = None
-    late_unsure: str | None = None
+    """What was left out or assumed, and why there is no prediction."""
+    buckets: str = ""
+    """Which of torch's caps give the traced buckets."""
+    no_verdict_reason: str | None = None
+    """Why the traces cannot show whether a rank is late; None where they can."""
+    uncertain_excess: str | None = None
+    """The largest excess of a phase that is no verdict, and which condition it misses; None where there is none."""
 
     @property
     def lead(self) -> int:
@@ -98,7 +95,7 @@ class Explanation:
     @property
     def unpredicted(self) -> str | None:
         """Why there is no prediction; None where there is one, or none was asked for."""
-        if self.foretold is not None:
+        if self.predicted is not None:
             return None
         return next((why for note in self.notes if (why := note.partition(UNPREDICTED)[2])), None)
 
@@ -115,7 +112,7 @@ class Explanation:
 
     def document(self) -> dict[str, object]:
         """Return the `explain` document."""
-        added, keys = self.ranks.ranks[0].accumulation, ("micro_batches", "reducing", "waits_s")
+        accumulation, keys = self.ranks.ranks[0].accumulation, ("micro_batches", "reducing", "waits_s")
         return {
             "traced": {
                 "step_s": self.traced.iteration_s,
@@ -125,12 +122,12 @@ class Explanation:
                 "steps": self.traced.iterations,
                 "rank": self.lead,
             },
-            "predicted": None if self.foretold is None else self.foretold.document(),
-            "accumulation": None if added is None else dict(zip(keys, astuple(added), strict=True)),
+            "predicted": None if self.predicted is None else self.predicted.document(),
+            "accumulation": None if accumulation is None else dict(zip(keys, astuple(accumulation), strict=True)),
             "late_rank": None if self.late is None else asdict(self.late),
             "unpredicted": self.unpredicted,
-            "late_untold": self.late_untold,
-            "late_unsure": self.late_unsure,
+            "late_untold": self.no_verdict_reason,
+            "late_unsure": self.uncertain_excess,
             "slow_link": None if self.link is None else {**asdict(self.link), "ranks": list(self.link.ranks)},
             "bound": self.bound,
             "bound_beside": next(iter(self.shares.bounds[1:]), None),
@@ -163,69 +160,77 @@ _REMEDIES = {
 }
 
 
-def _advise(found: Explanation) -> tuple[str, ...]:
-    """Return what to change, the most worth first; nothing that rests on a prediction which the trace contradicts."""
-    said: list[str] = []
-    if found.late is not None:
-        late = found.late
+def _advise(explanation: Explanation) -> tuple[str, ...]:
+    """Return what to change, the most worth first.
+
+    A late rank and a slow link come first: they cost more than buckets save, and the traces alone show both. What
+    follows rests on the prediction, and is left out where the traced step lies outside the predicted band: a model that
+    misses the present buckets says nothing of others.
+    """
+    advice: list[str] = []
+    if explanation.late is not None:
+        late = explanation.late
         what = f"rank {late.rank} is {format_time(late.seconds)} late a step in {late.phase} (cause: {late.cause})"
-        said.append(f"{what}: {_REMEDIES[late.cause]}")
-    if found.link is not None:
-        said.append(f"a link is slow: {found.link.text()}")
-    added = found.ranks.ranks[0].accumulation
-    if added is not None and (change := added.advice()) is not None:
-        said.append(change)
-    if found.profiler_s is not None and found.profiler_s > WORTH_IT * found.traced.iteration_s:
-        said.append(
-            f"the profiler takes {format_time(found.profiler_s)} of the traced step: what follows is of the traced step"
-        )
-    told = found.foretold
-    if told is None:
-        return tuple(said)
-    if not told.holds:
-        band = f"{format_time(told.low_s)} to {format_time(told.high_s)}"
-        why = f"the predicted step of the traced job, {band}, does not include the traced {format_time(told.traced_s)}"
-        return (*said, f"{why}: no advice on buckets")
-    if found.late is not None:
-        said.append(f"no advice on buckets while the run waits for rank {found.late.rank}: fix that first")
-    row = told.row
+        advice.append(f"{what}: {_REMEDIES[late.cause]}")
+    if explanation.link is not None:
+        advice.append(f"a link is slow: {explanation.link.text()}")
+    accumulation = explanation.ranks.ranks[0].accumulation
+    if accumulation is not None and (change := accumulation.advice()) is not None:
+        advice.append(change)
+    if explanation.profiler_s is not None and explanation.profiler_s > WORTH_IT * explanation.traced.iteration_s:
+        profiler = f"the profiler takes {format_time(explanation.profiler_s)} of the traced step"
+        advice.append(f"{profiler}: what follows is of the traced step")
+    predicted = explanation.predicted
+    if predicted is None:
+        return tuple(advice)
+    if not predicted.holds:
+        band = f"{format_time(predicted.low_s)} to {format_time(predicted.high_s)}"
+        traced = format_time(predicted.traced_s)
+        why = f"the predicted step of the traced job, {band}, does not include the traced {traced}"
+        return (*advice, f"{why}: no advice on buckets")
+    if explanation.late is not None:
+        advice.append(f"no advice on buckets while the run waits for rank {explanation.late.rank}: fix that first")
+    row = predicted.row
     if row is not None:
-        if told.worth_it:
-            said.append(f"other buckets save {format_gain(*told.best_gain, 'of the step ')}: {row.best.plan.torch}")
-        elif told.trial is not None:
-            said.append(f"keep the buckets; {told.trial}: {row.best.plan.torch}")
+        gain = format_gain(*predicted.best_gain, "of the step ")
+        if predicted.worth_it:
+            advice.append(f"other buckets save {gain}: {row.best.plan.torch}")
+        elif predicted.trial is not None:
+            advice.append(f"keep the buckets; {predicted.trial}: {row.best.plan.torch}")
         else:
-            said.append(f"keep the buckets: the best others save {format_gain(*told.best_gain, 'of the step ')}")
-        for doubt in told.gain_doubts:
+            advice.append(f"keep the buckets: the best others save {gain}")
+        for doubt in predicted.gain_doubts:
             ends = f"{100 * doubt.low:.1f} to {100 * doubt.high:.1f} %"
-            said.append(f"by {doubt.name} the gain may be {ends}; to narrow that: {doubt.remedy}")
-    return tuple(said)
+            advice.append(f"by {doubt.name} the gain may be {ends}; to narrow that: {doubt.remedy}")
+    return tuple(advice)
 
 
-def _tables(found: Explanation) -> dict[str, ResultTable]:
+def _tables(explanation: Explanation) -> dict[str, ResultTable]:
     """Return the tables by their titles; of collectives and of several ranks only where there are any."""
-    tables = {PARTS: _parts(found)}
-    if found.splits:
+    tables = {PARTS: _parts(explanation)}
+    if explanation.splits:
         splits = [
             {"collective": split.index, "gradients": len(split.parameters) or None, **split.document()}
-            for split in found.splits
+            for split in explanation.splits
         ]
         tables[COLLECTIVES] = table_of("explain: collectives", splits)
-    if found.excess_s:
-        excess = {rank: {**phases, "all": sum(phases.values())} for rank, phases in found.excess_s.items()}
+    if explanation.excess_s:
+        excess = {rank: {**phases, "all": sum(phases.values())} for rank, phases in explanation.excess_s.items()}
         ranks = [{"rank": rank, **{p: ms_more(s) for p, s in each.items()}} for rank, each in excess.items()]
         tables[RANKS] = table_of("", ranks)
     return tables
 
 
-def _parts(found: Explanation) -> ResultTable:
-    step_s, told = found.traced.iteration_s, found.foretold
-    rows: list[tuple[str, float, float | None]] = [(part_name(part), s, None) for part, s in found.parts.items()]
-    if told is not None:
-        rows = [(part_name(term.name), term.traced_s, term.predicted_s) for term in told.terms]
-        rows.append(("step", told.traced_s, told.step_s))
-    broadcast_s, waiting = found.shares.broadcast_wait_s, describe_binding(["rank"], found.shares.waits_for)
-    for part, wait_s in (("exposed_comm_s", found.shares.waiting_s - broadcast_s), ("buffer_broadcast_s", broadcast_s)):
+def _parts(explanation: Explanation) -> ResultTable:
+    step_s, predicted = explanation.traced.iteration_s, explanation.predicted
+    rows: list[tuple[str, float, float | None]] = [(part_name(part), s, None) for part, s in explanation.parts.items()]
+    if predicted is not None:
+        rows = [(part_name(term.name), term.traced_s, term.predicted_s) for term in predicted.terms]
+        rows.append(("step", predicted.traced_s, predicted.step_s))
+    shares = explanation.shares
+    broadcast_s, waiting = shares.broadcast_wait_s, describe_binding(["rank"], shares.waits_for)
+    # Waiting for a late rank is a part of two of the parts: it stands indented below each.
+    for part, wait_s in (("exposed_comm_s", shares.waiting_s - broadcast_s), ("buffer_broadcast_s", broadcast_s)):
         place, part_s = next((place, row[1]) for place, row in enumerate(rows, 1) if row[0] == part_name(part))
         if wait_s > 0:
             rows.insert(place, (f"  of which {waiting}", min(wait_s, part_s), None))

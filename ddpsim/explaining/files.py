@@ -1,8 +1,12 @@
-"""Which files of a folder are traces, of which ranks, and each of them read, by as many processes as there are.
+"""The files of a folder of traces, each read as one `TracedRank`: what a verdict or a prediction starts from.
 
-Traces of `ddpexec` and of the simulator as ranks seen: records say all but loading, which spans tell.
+Start at `read_ranks`: it lists the files, reads them (by a pool of processes where there is one), leaves out with a
+note what cannot be read, and refuses traces of different runs. A file is one of two kinds:
 
-A Kineto trace of one rank, of stock torch on GPUs or CPUs, as steps with their parts and collectives.
+- `read_recorded_rank`: a trace of `ddpexec` or of the simulator, whose records are iterations already;
+- `read_kineto_rank`: a trace of `torch.profiler`, in which `ddpsim.workload.kineto` finds the steps.
+
+One rank, the lead, also gets the `PredictionBasis`: workload, buckets and host costs of the traced configuration.
 """
 
 from __future__ import annotations
@@ -41,36 +45,35 @@ from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import HostStep, find_steps, micro_batches_of
 from ddpsim.workload.kineto.workload import TraceFile, read_kineto
 
-_ALSO = {"scheme": "ddp", "overlap": "on", "accumulate": 1, "no_sync_every": 1, "compression": "none", "comm": "real"}
-"""Options of a run, and what they are where the traced configuration is stock DDP's: `validate` judges the others."""
-
+_STOCK = {"scheme": "ddp", "overlap": "on", "accumulate": 1, "no_sync_every": 1, "compression": "none", "comm": "real"}
+"""Values of a run's options under stock DDP, the only configuration that is predicted; `validate` judges others."""
 
 _CALL = "torch"
-"""What the call of torch's constructor is among the options of a run."""
+"""Key among a run's options of the call of torch's constructor that makes its plan."""
 
 
 def read_recorded_rank(path: str | Path, shapes: Workload | None = None, *, lead: bool = False) -> TracedRank:
-    """Return what a rank's file of `ddpexec` or `ddpsim` says.
+    """Return the rank of a trace of `ddpexec` or `ddpsim`.
 
     Args:
         path: the file.
         shapes: the workload that was run, where known.
-        lead: whether a prediction is to rest on it.
+        lead: whether the prediction is made of this rank; its `basis` is read then.
 
     Raises:
         TraceError: truncated or malformed.
     """
     rank, trace = read_rank(path)
-    seen = rank_from_trace(trace, rank, str(path))
+    traced = rank_from_trace(trace, rank, str(path))
     if not lead:
-        return seen
+        return traced
     try:
-        return replace(seen, made_by=_basis(seen, trace, rank, shapes))
+        return replace(traced, basis=_basis(traced, trace, rank, shapes))
     except InputError as error:
-        return replace(seen, notes=(*seen.notes, f"{UNPREDICTED}{error}"))
+        return replace(traced, notes=(*traced.notes, f"{UNPREDICTED}{error}"))
 
 
-def _basis(seen: TracedRank, trace: Trace, rank: int, shapes: Workload | None) -> PredictionBasis:
+def _basis(traced: TracedRank, trace: Trace, rank: int, shapes: Workload | None) -> PredictionBasis:
     """Return what a prediction of the recorded run rests on: the workload that was run, and its last buckets.
 
     Raises:
@@ -81,24 +84,24 @@ def _basis(seen: TracedRank, trace: Trace, rank: int, shapes: Workload | None) -
         what = "a recorded run holds no step without DDP"
         remedy = "give the workload that it ran, as `python -m ddpexec capture` writes it: `shapes=capture.json`"
         raise WorkloadError(what, place="shapes", remedy=remedy)
-    for name, usual in _ALSO.items():
-        if seen.options.get(name, usual) != usual:
-            what = f"the run has {name}={seen.options[name]}"
-            raise TraceError(what, place=seen.place, remedy="hold a prediction against it with `ddpsim validate`")
+    for name, usual in _STOCK.items():
+        if traced.options.get(name, usual) != usual:
+            what = f"the run has {name}={traced.options[name]}"
+            raise TraceError(what, place=traced.place, remedy="hold a prediction against it with `ddpsim validate`")
     last = next((it for it in reversed(trace.of_rank(rank)) if it.buckets), None)
     groups = () if last is None else tuple(bucket.parameters for bucket in last.buckets)
-    held = {index for group in groups for index in group}
-    if groups and held != set(range(len(shapes.parameters))):
-        what = f"{shapes.name} has {len(shapes.parameters)} parameters, the traced buckets hold {len(held)}"
+    bucketed = {index for group in groups for index in group}
+    if groups and bucketed != set(range(len(shapes.parameters))):
+        what = f"{shapes.name} has {len(shapes.parameters)} parameters, the traced buckets hold {len(bucketed)}"
         raise WorkloadError(what, place="shapes", remedy="give the workload that was run")
     order = tuple(index for group in groups for index in group)
-    input_s = median(it.input_s or 0.0 for it in seen.iterations)
-    broadcasts = seen.options.get("broadcast_buffers", True) is not False
-    return PredictionBasis(shapes, groups, order, {}, 0.0, broadcasts, input_s, caps=run_caps(seen.options))
+    input_s = median(it.input_s or 0.0 for it in traced.iterations)
+    broadcasts = traced.options.get("broadcast_buffers", True) is not False
+    return PredictionBasis(shapes, groups, order, {}, 0.0, broadcasts, input_s, caps=run_caps(traced.options))
 
 
 def run_caps(options: Mapping[str, object]) -> BucketCaps | None:
-    """Return the caps with which a run says that it was run; None where it does not, or was given a plan of its own."""
+    """Return the bucket caps among a run's options; None where there are none, or the buckets are a plan of its own."""
     listed, call = options.get("bucket_cap_mb_list"), options.get(_CALL)
     if isinstance(listed, list | tuple) and all(isinstance(cap, int | float) for cap in listed):
         return BucketCaps(bucket_cap_mb_list=tuple(listed))
@@ -112,26 +115,26 @@ def run_caps(options: Mapping[str, object]) -> BucketCaps | None:
 
 
 def _options(provenance: Mapping[str, object]) -> dict[str, object]:
-    """Return how a run was made: its options, torch's call that makes its plan, which steps were stamped."""
+    """Return the options of a run, with torch's call that makes its plan, and which steps were stamped."""
     options, plan = provenance.get("options"), provenance.get("plan")
-    found = dict(options) if isinstance(options, Mapping) else {}
+    known = dict(options) if isinstance(options, Mapping) else {}
     if "every" in provenance:
-        # A loop that was traced as it is had a constructor's call of its own, which no plan tells.
-        return {**found, "every": provenance["every"]}
-    return {**found, _CALL: plan["torch"]} if isinstance(plan, Mapping) and "torch" in plan else found
+        # `ddpexec.trace` stamped a loop that constructs DDP itself: the recorded plan is no call that anybody made.
+        return {**known, "every": provenance["every"]}
+    return {**known, _CALL: plan["torch"]} if isinstance(plan, Mapping) and "torch" in plan else known
 
 
 def rank_from_trace(trace: Trace, rank: int, place: str) -> TracedRank:
-    """Return what `trace` says of `rank`."""
-    iterations, said = trace.of_rank(rank), trace.provenance.get("compute_device")
+    """Return one rank of a recorded trace."""
+    iterations, device = trace.of_rank(rank), trace.provenance.get("compute_device")
     updates = [span for span in trace.spans if span.rank == rank and span.stream == HOST and span.name == OPTIMIZER]
     updates.sort(key=lambda span: span.start_s)
     return TracedRank(
         rank=rank,
         world_size=trace.world_size,
         backend=trace.backend,
-        # Without the run's word, what its backend is for.
-        device=said if isinstance(said, str) else "cpu" if trace.backend in ("gloo", "mpi") else "GPU",
+        # A run that does not record its device has the one that its backend is for.
+        device=device if isinstance(device, str) else "cpu" if trace.backend in ("gloo", "mpi") else "GPU",
         place=place,
         kind="ddpsim",
         scheme="ddp",
@@ -143,9 +146,13 @@ def rank_from_trace(trace: Trace, rank: int, place: str) -> TracedRank:
 
 
 def _with_loading(it: Iteration, updates: Sequence[Span]) -> Iteration:
-    """Return an iteration with what lies between its update and its end as its `input_s`, and its own work by phase."""
-    told = it.input_s is not None
-    updated = [] if told else [span.end_s for span in updates if it.start_s <= span.start_s < it.end_s]
+    """Return an iteration with its `input_s` and the rank's own work by phase.
+
+    Records of `ddpexec` hold no loading: it is what lies between the end of the optimizer's span and that of the
+    iteration, and until here was counted as DDP's overhead, of which it can be no more.
+    """
+    recorded = it.input_s is not None
+    updated = [] if recorded else [span.end_s for span in updates if it.start_s <= span.start_s < it.end_s]
     gap_s = max(0.0, it.end_s - max(updated)) if updated else 0.0
     input_s = it.input_s if it.input_s is not None else min(gap_s, max(0.0, it.ddp_overhead_s))
     own = {
@@ -158,53 +165,57 @@ def _with_loading(it: Iteration, updates: Sequence[Span]) -> Iteration:
     return replace(it, **part_fields(parts), held_up_s=0.0, layer_comm_s=None, stepped=True, others=(), host_s=own)
 
 
-_TORCH = ("aten::", "autograd::", "torch::", "ProfilerStep", "Optimizer.", "c10d::")
+_TORCH_OPERATORS = ("aten::", "autograd::", "torch::", "ProfilerStep", "Optimizer.", "c10d::")
 _REDUCING = ("all_reduce", "reduce_scatter")
 
 
 def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -> TracedRank:
-    """Return what a Kineto trace says of its rank.
+    """Return the rank of a Kineto trace: its usual steps, with their parts and collectives.
 
     Args:
         path: the trace.
         shapes: a workload of the same model, where known.
-        lead: whether a prediction is to rest on it.
+        lead: whether the prediction is made of this rank; its `basis` is read then.
 
     Raises:
         TraceError: an unreadable trace, or one without training steps.
     """
     file = read_kineto(path)
-    found = _steps_in(file)
-    groups = micro_batches_of(found)
-    # Steps are alike by their micro-batches, or by the gradients of the only one.
+    all_steps = _steps_in(file)
+    groups = micro_batches_of(all_steps)
+    # Medians are of steps of one kind: as many micro-batches, or, of one alone, as many gradients. The first traced
+    # step is often cut, and an evaluation between two epochs has other gradients.
     kinds = [(len(group), len(group[0].accumulations) if len(group) == 1 else 0) for group in groups]
     usual = mode(kinds)
-    kept = [[_from_its_forward(s, file) for s in g] for g, kind in zip(groups, kinds, strict=True) if kind == usual]
-    left = len(groups) - len(kept)
-    notes = [f"{left} steps with another number of gradients, or of micro-batches, left out"] * (left > 0)
-    steps = list(chain.from_iterable(kept))
+    chosen = [[_from_its_forward(s, file) for s in g] for g, kind in zip(groups, kinds, strict=True) if kind == usual]
+    dropped = len(groups) - len(chosen)
+    notes = [f"{dropped} steps with another number of gradients, or of micro-batches, left out"] * (dropped > 0)
+    steps = list(chain.from_iterable(chosen))
     gradients = mode(len(step.accumulations) for step in steps)
-    alone = TimelineWithoutDdp(file.events.works, found)
-    mapping = None  # of a trace without shapes, where none are given
+    # Of dropped steps too: what DDP did in one delays the device in the next.
+    without_ddp = TimelineWithoutDdp(file.events.works, all_steps)
+    mapping = None  # a trace without shapes, and no workload that has them: steps are read, parameters stay unnamed
     with suppress(InputError):
         mapping = map_arrivals([s for s in steps if len(s.accumulations) == gradients], shapes, file.place)
-    reader = IterationReader(file, alone, mapping)
-    between = [after[0].forward_s - group[-1].end_s for group, after in pairwise(kept)]
+    reader = IterationReader(file, without_ddp, mapping)
+    between = [after[0].forward_s - group[-1].end_s for group, after in pairwise(chosen)]
     ahead_s = median(between) if between else 0.0
     each = [reader.read(step, after, ahead_s) for step, after in zip(steps, [*steps[1:], None], strict=True)]
-    rows = [list(islice(rest, len(group))) for rest in [iter(each)] for group in kept]
-    seen = tuple(map(_join, rows))
+    # `each` is one iteration a micro-batch; `rows` are those of one step, `iterations` the steps.
+    rows = [list(islice(rest, len(group))) for rest in [iter(each)] for group in chosen]
+    iterations = tuple(map(_join, rows))
     basis, ddp = None, any(step.collectives for step in steps)
     unpredicted = _explain_unpredicted(steps, each)
-    if lead and not ddp and any(collective.own for it in seen for collective in it.collectives):
+    if lead and not ddp and any(collective.own for it in iterations for collective in it.collectives):
         notes.append(UNPREDICTED + "its collectives are not those that hooks of stock DDP launch")
     elif lead and unpredicted:
         notes.append(f"{UNPREDICTED}{unpredicted}")
     elif lead:
         try:
+            # On a GPU the host does not wait for collectives at the end of backward: its stream does.
             waited = [0.0 if file.events.works else row.exposed_comm_s for row in each]
             whole = [pair for pair in zip(steps, waited, strict=True) if len(pair[0].accumulations) == gradients]
-            basis = basis_of(file, alone, whole, shapes)
+            basis = basis_of(file, without_ddp, whole, shapes)
         except InputError as error:
             notes.append(f"{UNPREDICTED}{error}")
     return TracedRank(
@@ -215,10 +226,10 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
         place=file.place,
         kind="kineto",
         scheme="ddp" if ddp else "other",
-        iterations=seen,
+        iterations=iterations,
         notes=tuple(notes),
         clock=file.host,
-        made_by=basis,
+        basis=basis,
         gpus=file.gpus,
         base_ns=file.base_ns,
         accumulation=_accumulation(rows, ddp=ddp),
@@ -226,13 +237,13 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
 
 
 def _steps_in(file: TraceFile) -> list[HostStep]:
-    """Return the trace's steps.
+    """Return the steps of training in a trace.
 
     Raises:
-        TraceError: none, with what the trace seems to be.
+        TraceError: there are none; the message says what the trace may be instead.
     """
     operators = file.events.operators
-    if not any(event.name.startswith(_TORCH) for event in operators):
+    if not any(event.name.startswith(_TORCH_OPERATORS) for event in operators):
         remedy = "record training with torch.profiler, CPU activity included"
         raise TraceError("no operator of torch is in it: of another framework?", place=file.place, remedy=remedy)
     try:
@@ -246,7 +257,7 @@ def _steps_in(file: TraceFile) -> list[HostStep]:
 
 
 def _join(rows: Sequence[Iteration]) -> Iteration:
-    """Return the step that micro-batches make."""
+    """Return one step of its micro-batches: their parts summed, their collectives numbered on."""
     if len(rows) == 1:
         return rows[0]
     sent = [replace(each, index=index) for index, each in enumerate(chain.from_iterable(r.collectives for r in rows))]
@@ -268,7 +279,8 @@ def _join(rows: Sequence[Iteration]) -> Iteration:
 def _accumulation(steps: Sequence[Sequence[Iteration]], *, ddp: bool) -> Accumulation | None:
     """Return over how many micro-batches a step accumulates gradients, and what reducing them before the last costs.
 
-    Those reduce gradients that sum half as much as the most of them: a loop may sum its loss in each.
+    A micro-batch counts as reducing gradients from half the bytes of the largest one on: a loop may also all-reduce its
+    loss in each, a few bytes.
     """
     if len(steps[0]) == 1:
         return None
@@ -283,7 +295,10 @@ def _accumulation(steps: Sequence[Sequence[Iteration]], *, ddp: bool) -> Accumul
 
 
 def _from_its_forward(step: HostStep, file: TraceFile) -> HostStep:
-    """Return the step from where fully_shard's forward begins, where that is its; DDP marks its own."""
+    """Return the step with its forward moved to torch's first `FSDP::` mark, where `fully_shard` trains.
+
+    DDP has a mark of its own for forward, which `find_steps` takes already.
+    """
     operators = file.events.operators
     begin, end = (
         bisect_left(operators, moment_s, key=lambda event: event.start_s)
@@ -294,10 +309,10 @@ def _from_its_forward(step: HostStep, file: TraceFile) -> HostStep:
 
 
 def _explain_unpredicted(steps: Sequence[HostStep], read: Sequence[Iteration]) -> str:
-    """Return why collectives that are not DDP's keep a step from being predicted; empty where they do not.
+    """Return why a step cannot be predicted for collectives that are not DDP's; empty where it can.
 
-    What the loop does between backward and the next forward is taken as traced. What layers wait for within forward
-    and backward is not: the simulator knows no such collective.
+    Collectives between backward and the next forward are taken as traced, a constant of the loop. Those within forward
+    and backward hold layers up, and the simulator has no such node: its step would come out too short.
     """
     counts = [
         Counter(c.operation for c in it.collectives if not c.own and c.launched_s < step.backward_end_s)
@@ -314,26 +329,24 @@ def _explain_unpredicted(steps: Sequence[HostStep], read: Sequence[Iteration]) -
 
 
 _NAMES = re.compile(r".*\.json(\.gz)?", re.IGNORECASE)
-_BESIDE = ("run.json", "workload.json", "plan.json", "calibration.json", "prediction.json", "allreduce.json")
+_NO_TRACES = ("run.json", "workload.json", "plan.json", "calibration.json", "prediction.json", "allreduce.json")
+"""Files in a run's folder that are no traces."""
 _HEAD = 1 << 16
+"""Bytes in which a trace of ours has named its schema."""
 _REMEDY = "give a folder of rank traces: torch.profiler's export_chrome_trace or ddpexec's --out writes one file a rank"
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The traces that were read.
-
-    Attributes:
-        ranks: ascending.
-        world_size: of the run.
-        missing: ranks of which there is no trace.
-        notes: files left out and why, ranks that were guessed.
-    """
+    """The ranks of a run whose traces were read, ascending."""
 
     ranks: tuple[TracedRank, ...]
     world_size: int
+    """Ranks of the run, traced or not."""
     missing: tuple[int, ...]
+    """Ranks of which there is no trace."""
     notes: tuple[str, ...]
+    """Files left out and why, and ranks that were guessed from names."""
 
 
 def trace_files(path: str | Path) -> list[Path]:
@@ -347,14 +360,15 @@ def trace_files(path: str | Path) -> list[Path]:
         return [place]
     if not os.path.isdir(place):
         raise TraceError("no such file or folder", place=str(path), remedy=_REMEDY)
-    found = [f for f in place.iterdir() if f.is_file() and _NAMES.fullmatch(f.name) and f.name not in _BESIDE]
-    if not found:
+    files = [f for f in place.iterdir() if f.is_file() and _NAMES.fullmatch(f.name) and f.name not in _NO_TRACES]
+    if not files:
         raise TraceError("holds no trace, no .json or .json.gz", place=str(path), remedy=_REMEDY)
-    return sorted(found, key=lambda file: [int(t) if t.isdecimal() else t for t in re.split(r"([0-9]+)", file.name)])
+    # Numbers by value, so that rank10 comes behind rank2: the first file is the lead.
+    return sorted(files, key=lambda file: [int(t) if t.isdecimal() else t for t in re.split(r"([0-9]+)", file.name)])
 
 
 def read_file(path: Path, shapes: Workload | None, lead: bool) -> TracedRank:
-    """Return what one file says.
+    """Return the rank of one file, whoever wrote it.
 
     Raises:
         TraceError: unreadable, or no trace of training.
@@ -387,14 +401,14 @@ def read_ranks(path: str | Path, shapes: Workload | None, crew: WorkerPool | Non
     return _join_ranks(read, [f"left out: {error}" for error in refused])
 
 
-def _check_ranks(seen: TracedRank) -> TraceError | None:
-    """Return what is wrong with a rank, or a number of ranks, that no job has."""
-    ranks = MOST_RANKS if seen.world_size is None else seen.world_size
-    if 0 < ranks <= MOST_RANKS and (seen.rank is None or 0 <= seen.rank < ranks):
+def _check_ranks(traced: TracedRank) -> TraceError | None:
+    """Return the error of a rank, or a number of ranks, that no job has; None where there is nothing wrong."""
+    ranks = MOST_RANKS if traced.world_size is None else traced.world_size
+    if 0 < ranks <= MOST_RANKS and (traced.rank is None or 0 <= traced.rank < ranks):
         return None
-    what = f"rank {seen.rank} of {'any' if seen.world_size is None else seen.world_size} ranks"
+    what = f"rank {traced.rank} of {'any' if traced.world_size is None else traced.world_size} ranks"
     remedy = f"number ranks from 0; a job has {MOST_RANKS:,} at most"
-    return TraceError(what, place=seen.place, remedy=remedy)
+    return TraceError(what, place=traced.place, remedy=remedy)
 
 
 def _read_each(
@@ -423,6 +437,11 @@ def _try_read(path: Path, shapes: Workload | None, lead: bool) -> TracedRank | I
 
 
 def _join_ranks(read: Sequence[TracedRank], notes: list[str]) -> Ranks:
+    """Return the ranks of one run by number, on one base of time.
+
+    Raises:
+        TraceError: traces of different runs, by their number of ranks, backend or device.
+    """
     sizes = {rank.world_size: rank.place for rank in read if rank.world_size is not None}
     if len(sizes) > 1:
         (one, first), (other, second) = list(sizes.items())[:2]
@@ -433,7 +452,7 @@ def _join_ranks(read: Sequence[TracedRank], notes: list[str]) -> Ranks:
         if ours != theirs and read[0].kind == each.kind:
             what = f"of a run with {theirs}, {read[0].place} is of one with {ours}"
             raise TraceError(what, place=each.place, remedy="give each run a folder of its own")
-    # Each file may count from a time of its own.
+    # Kineto counts each file's stamps from a base of its own.
     read = [each.shift((each.base_ns - read[0].base_ns) / 1e9) for each in read]
     ranks: dict[int, TracedRank] = {}
     for number, each in enumerate(read):
@@ -441,6 +460,7 @@ def _join_ranks(read: Sequence[TracedRank], notes: list[str]) -> Ranks:
         if each.rank is None:
             notes.append(f"{each.place} does not say its rank, taken as {rank}")
         if rank in ranks:
+            # Files of two runs in one folder: the later steps are of the newer.
             older, newer = sorted((ranks[rank], each), key=lambda one: one.iterations[0].index)
             notes.append(f"rank {rank} has two traces, {newer.place} is taken and {older.place} left out")
             each = newer
@@ -451,7 +471,10 @@ def _join_ranks(read: Sequence[TracedRank], notes: list[str]) -> Ranks:
 
 
 def _number_in(name: str) -> int | None:
-    """Return the rank that a file's name says: `rank3...`, `worker3...`; other numbers are of anything."""
+    """Return the rank in a file's name, `rank3...` or `worker3...`; other numbers are steps, hosts or times.
+
+    `local_rank3`, `node_rank3` and `lora_rank3` are other ranks than the job's.
+    """
     named = re.search(
         r"(?<![a-z])(?<!local[_-])(?<!node[_-])(?<!lora[_-])(?:rank|worker)[_-]?([0-9]+)", name, re.IGNORECASE
     )

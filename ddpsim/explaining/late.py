@@ -1,9 +1,12 @@
-"""Which rank is late, in which phase, and why: by what each rank took by itself, before any collective.
+"""Which rank is late, in which phase, and why: from each rank's own work in a step, which holds no waiting.
 
-After a collective all ranks look alike: each has waited for the last. What a rank takes by itself between two of them,
-for loading, forward, backward, hooks and the optimizer, holds no waiting, so that the rank which takes longer than the
-others is the one they wait for. On a GPU host and device work at once; the longer of the two is what a phase takes,
-and the one whose excess that is, is the cause.
+After a collective all ranks look alike, for each has waited for the last. Loading, forward, backward, hooks and the
+optimizer hold no waiting: the rank that takes longer in these than the others is the one they wait for. On a GPU host
+and device work at once; a phase takes the longer of the two, and the cause is the one that has the excess.
+
+An excess is a verdict (`late_rank`) where it passes all of four tests; `explain_uncertain_excess` says which one the
+largest misses: a share of the step (`SHARE`), in most steps (`STEADY`), beyond the noise of its median (`SURE`), and
+not made good in other phases.
 """
 
 from __future__ import annotations
@@ -18,39 +21,36 @@ from ddpsim.explaining.ranks import Row, TracedRank, common_iterations
 from ddpsim.trace.records import PHASES, Iteration
 
 SHARE = 0.015
-"""Share of the step from which on a rank's excess is told: below what a straggler must cost in
+"""Share of the step from which on a rank's excess counts: below what a straggler must cost in
 `studies/stragglers/stragglers.py`, which derives it from its pilot runs."""
 STEADY = 0.75
-"""Share of the steps in which the rank must be behind the others' median: one step's hiccup names nobody."""
+"""Share of the steps in which the rank must be behind the others' median: one step's hiccup is no verdict."""
 SURE = 4.0
-"""Standard errors of the median excess that it must exceed, "four" in words; likewise."""
+"""Standard errors of its median that an excess must exceed, "four" in the text; from the same pilot runs."""
 _MAD = 1.4826
 """Standard deviations of a normal distribution in its median absolute deviation."""
 _MEDIANS = 1.2533
 """Standard error of a median, in those of a mean: sqrt(pi / 2)."""
 FEWEST = 3
-"""Steps that every rank has whole below which no excess can be told from a hiccup."""
+"""Steps that every rank has whole: fewer do not separate an excess from a hiccup."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """The rank that the others wait for.
-
-    Attributes:
-        phase: of `PHASES`, in which most of its excess is.
-        cause: `forward`, `backward`, `optimizer` or `input` where the work itself takes longer; `host` where the
-            device waits for launches, or hooks take longer.
-        seconds: that it takes a step longer than the median of the others, in that phase.
-        behind_s: in all phases.
-        steps: that the comparison rests on.
-    """
+    """The rank that the others wait for."""
 
     rank: int
     phase: str
+    """Of `PHASES`, in which most of its excess is."""
     cause: str
+    """`forward`, `backward`, `optimizer` or `input` where the work itself takes longer; `host` where the device waits
+    for launches, or hooks take longer."""
     seconds: float
+    """Excess of a step over the median of the other ranks, in that phase."""
     behind_s: float
+    """The same in all phases together."""
     steps: int
+    """How many were compared."""
 
     def describe_elsewhere(self) -> str:
         """Return how far it is behind in all phases, in words, where that is a quarter more than in the one."""
@@ -65,12 +65,12 @@ def late_rank(ranks: Sequence[TracedRank]) -> LateRank | None:
     if len(ranks) < 2 or len(steps) < FEWEST:
         return None
     step_s = median(step.iteration_s for row in steps for step in row.values())
-    found = [late for rank in sorted(steps[0]) if (late := _late_rank(rank, steps, step_s)) is not None]
-    return max(found, key=lambda late: late.seconds, default=None)
+    verdicts = [late for rank in sorted(steps[0]) if (late := _late_rank(rank, steps, step_s)) is not None]
+    return max(verdicts, key=lambda late: late.seconds, default=None)
 
 
-def explain_unknown(ranks: Sequence[TracedRank]) -> str | None:
-    """Return why nobody can say whether a rank is late, and what to do; None where one can."""
+def explain_no_verdict(ranks: Sequence[TracedRank]) -> str | None:
+    """Return why the traces cannot show whether a rank is late, and what to do; None where they can."""
     if len(ranks) < 2:
         return None
     count = len(common_iterations(ranks, attrgetter("whole")))
@@ -86,17 +86,17 @@ def explain_unknown(ranks: Sequence[TracedRank]) -> str | None:
 
 
 def excess_s(ranks: Sequence[TracedRank]) -> dict[int, dict[str, float]]:
-    """Return by rank and phase the median over steps of what it takes beyond the median of the others."""
+    """Return by rank and phase the median over steps of its excess over the median of the other ranks, seconds."""
     steps = common_iterations(ranks, attrgetter("whole"))
     if len(ranks) < 2 or not steps:
         return {}
     return {rank: {phase: median(_excesses(rank, steps, _own(phase))) for phase in PHASES} for rank in sorted(steps[0])}
 
 
-def explain_unsure(ranks: Sequence[TracedRank]) -> str | None:
-    """Return the largest excess of a phase, and why it names nobody as late.
+def explain_uncertain_excess(ranks: Sequence[TracedRank]) -> str | None:
+    """Return the largest excess of a phase, and why it is no verdict.
 
-    None where it is below `SHARE` of the step or names somebody, and where too few steps were seen.
+    None where it is below `SHARE` of the step or is a verdict, and where there are too few steps.
     """
     steps = common_iterations(ranks, attrgetter("whole"))
     if len(ranks) < 2 or len(steps) < FEWEST:
@@ -106,6 +106,7 @@ def explain_unsure(ranks: Sequence[TracedRank]) -> str | None:
     rank, phase = max(each, key=lambda which: median(each[which]))
     if (seconds := median(each[rank, phase])) < SHARE * step_s:
         return None
+    # The tests of `_late_rank`, of the one excess that a reader sees in the table and asks about.
     why = _explain_chance(each[rank, phase])
     if why is None and median(_excesses(rank, steps, _total)) < (least_s := SHARE * step_s / 2):
         why = f"less than {format_time(least_s)} in all phases together"
@@ -125,16 +126,18 @@ def _excesses(rank: int, steps: Sequence[Row], of: Callable[[Iteration], float])
 
 
 def _late_rank(rank: int, steps: Sequence[Row], step_s: float) -> LateRank | None:
+    # A rank that is slow in one phase and as much faster in another holds nobody up: only a part of the excess may be
+    # made good.
     behind_s = median(_excesses(rank, steps, _total))
     if behind_s < SHARE * step_s / 2:
         return None
     by_phase = {phase: _excesses(rank, steps, _own(phase)) for phase in PHASES}
     large = {phase: each for phase, each in by_phase.items() if median(each) >= SHARE * step_s}
-    told = {phase: median(each) for phase, each in large.items() if _explain_chance(each) is None}
-    if not told:
+    sure = {phase: median(each) for phase, each in large.items() if _explain_chance(each) is None}
+    if not sure:
         return None
-    phase = max(told, key=lambda name: told[name])
-    return LateRank(rank, phase, _cause(rank, phase, steps, told[phase]), told[phase], behind_s, len(steps))
+    phase = max(sure, key=lambda name: sure[name])
+    return LateRank(rank, phase, _cause(rank, phase, steps, sure[phase]), sure[phase], behind_s, len(steps))
 
 
 def _explain_chance(excesses: Sequence[float]) -> str | None:
@@ -149,7 +152,7 @@ def _explain_chance(excesses: Sequence[float]) -> str | None:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of the median of `values`, of their median absolute deviation."""
+    """Return the standard error of the median of `values`, by their median absolute deviation, robust to hiccups."""
     middle = median(values)
     deviation = _MAD * median(abs(each - middle) for each in values)
     return float(_MEDIANS * deviation / len(values) ** 0.5)

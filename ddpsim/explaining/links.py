@@ -1,10 +1,10 @@
 """A slow link: collectives that take longer on the wire than the machine's table, though every rank was there.
 
-Two things tell it from load on the hosts. It is there in every step, so that the quickest steps show it as the others
-do. And in a ring it leaves its mark on the ends: what crosses the slow link last arrives last, so that the rank behind
-it and the rank at it leave a collective after all others, in every step alike. That mark needs no table, but three
-ranks, and clocks that agree by themselves: aligning them by these ends would take it away. It is of gloo, whose ring
-takes a share of the message in two segments; the pieces of NCCL are too small to leave one.
+Two signs separate it from load on the hosts. It is there in every step, so that the quickest steps show it as all
+others do. And in a ring it leaves a mark on the ends: the piece that crosses the slow link last arrives last, so that
+the two ranks at that link leave a collective after all others, in every step alike. The mark needs no table, but three
+ranks, and clocks that agree by themselves: aligning clocks by these ends would remove it. Only gloo leaves one, whose
+ring sends a rank's share of the message in two segments; NCCL's pieces are too small.
 """
 
 from __future__ import annotations
@@ -27,30 +27,26 @@ FACTOR = 1.25
 """Traced over expected time of communication from which on a link is slow; healthy pilot runs of
 `studies/stragglers/stragglers.py` had 0.9 to 1.05."""
 SHARE = 0.01
-"""Share of the step that it must cost beyond the expected; likewise."""
+"""Share of the step that it must cost beyond the expected; from the same pilot runs."""
 UNSTEADY = 1.35
-"""Median over 10th percentile of a step's communication from which on load is as good a reason, where no mark tells."""
+"""Median over 10th percentile of a step's communication from which load explains it as well, without a mark."""
 MARK, ALONE = 0.05, 0.1
-"""Shares of a collective's time by which the last rank leaves it after the first where a link is slow: beside a table
-that it is held against, and alone. Without one pilot runs had up to 0.03, with one 0.14 and more."""
+"""Shares of a collective's time by which the last rank leaves it after the first where a link is slow: as a second sign
+after a table's, and as the only one. Pilot runs had up to 0.03 without a slow link, 0.14 and more with one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """A link that carries less than the machine's, or than the others.
-
-    Attributes:
-        factor: traced over expected time of a step's communication; None where nothing says what to expect.
-        seconds: of a step beyond the expected; by which the last rank leaves collectives after the first without that.
-        ranks: between which, or at whose network card, it is: those that leave collectives last; empty where the
-            stamps do not tell.
-        source: what the verdict rests on.
-    """
+    """A link that carries less than the machine's, or than the others."""
 
     factor: float | None
+    """Traced over expected time of a step's communication; None where no table says what to expect."""
     seconds: float
+    """Of a step beyond the expected; without a table, by which the last rank leaves a collective after the first."""
     ranks: tuple[int, ...]
+    """The two ranks at the link, which leave collectives last; empty where there is no mark."""
     source: str
+    """What the verdict rests on, in words."""
 
     def text(self) -> str:
         """Return it in words."""
@@ -66,26 +62,28 @@ def find_slow_link(
 
     Args:
         ranks: on one clock.
-        machine: what collectives should take; None, or an assumed one, says nothing of that.
+        machine: whose table or model says what collectives should take; an assumed machine has the traced times
+            themselves, and no expectation.
         backend: of the run.
         step_s: the traced step.
-        agreed: whether their clocks agreed as they were.
+        agreed: whether the clocks of ranks agreed before they were aligned.
     """
-    # Layers' own may be of fewer ranks, of which no table says what they take.
+    # DDP's collectives alone: those of layers may be of some ranks, for which there is no expectation.
     rows = common_iterations(ranks, lambda it: any(each.own for each in it.collectives))
     own = [{rank: [each for each in it.collectives if each.own] for rank, it in row.items()} for row in rows]
     steps: list[Row] = [row for row in own if len({len(each) for each in row.values()}) == 1]
     if len(ranks) < 2 or len(steps) < 3:
         return None
-    tells = agreed and len(ranks) > 2 and backend == "gloo"
+    marks_possible = agreed and len(ranks) > 2 and backend == "gloo"
     if machine is not None and not machine.assumed:
         factor, seconds, steady = _measure_excess(steps, machine, backend)
         if factor is not None:
-            marked = _find_slow_link_ranks(steps, MARK) if tells else ()
-            slow = factor >= FACTOR and seconds >= SHARE * step_s and (bool(marked) if tells else steady)
+            marked = _find_slow_link_ranks(steps, MARK) if marks_possible else ()
+            # Where there could be a mark, its absence acquits the link; where not, steps must at least be alike.
+            slow = factor >= FACTOR and seconds >= SHARE * step_s and (bool(marked) if marks_possible else steady)
             source = f"of {machine.topology.name}'s {'table' if machine.calibration is not None else 'model'}"
             return SlowLink(factor, seconds, marked, source) if slow else None
-    marked = _find_slow_link_ranks(steps, ALONE) if tells else ()
+    marked = _find_slow_link_ranks(steps, ALONE) if marks_possible else ()
     if not marked:
         return None
     ends = [[[each.finished_s for each in at] for at in zip(*row.values(), strict=True)] for row in steps]
@@ -129,7 +127,12 @@ def _measure_wire_s(row: Row) -> float:
 
 
 def _find_slow_link_ranks(steps: Sequence[Row], least: float) -> tuple[int, ...]:
-    """Return the two ranks, neighbours, that leave the largest collective last in every step; none without a mark."""
+    """Return the two ranks that leave the largest collective last in every step; none without a mark.
+
+    The largest collective has the longest pieces, and so the clearest mark. Each condition is against another false
+    alarm: the last rank lags the first by a share of the wire time (stamps jitter) and by `SURE` standard errors (a
+    hiccup); and the two are neighbours on the ring, or at least leave in the same order in most steps.
+    """
     ranks = list(steps[0])
     sent = steps[0][ranks[0]]
     largest = max(range(len(sent)), key=lambda n: sent[n].size_bytes or 0)

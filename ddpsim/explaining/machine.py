@@ -1,4 +1,4 @@
-"""The machine of a traced run: the one that is given, or one assumed for its GPU, with the wire as the trace has it."""
+"""The machine of a traced run: the one that the user names, or a shipped one with its GPU and the traced wire times."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ddpsim.common.errors import TopologyError, TraceError
 from ddpsim.common.files import display_name, read_text
 from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.units import format_count
-from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.ranks import TracedRank
+from ddpsim.explaining.run_facts import RunFacts
 from ddpsim.topology.gpus.table import find_shipped_gpu
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.importers import import_topology
@@ -29,36 +29,32 @@ _ASSUMED = {
     "T4": "g4dn.metal", "A10G": "g5.48xlarge", "L4": "g6.48xlarge",
     "MI250X": "mi250x-4", "MI300X": "mi300x-8", "MI325X": "mi325x-8", "MI355X": "mi355x-8",
 }  # fmt: skip
-"""Shipped machines by their GPU, for a trace whose machine nobody names: its wires are then the trace's."""
-
+"""Shipped machine by GPU, for a trace whose machine nobody names; its collectives then take what the trace has."""
 
 APART = 2
-"""Largest over smallest message from which on bytes and latency are told apart: half of a message whose time is all
-bytes takes half as long, of one that is all latency as long, which is more than times of one size differ by."""
+"""Largest over smallest message from which on their times separate bytes from latency: half the bytes take half as long
+where the time is all bytes, and as long where it is all latency; times of one size differ by less than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedMachine:
-    """Where the traced ranks ran, as far as that is known.
-
-    Attributes:
-        calibration: of its collectives; None is the priors.
-        assumed: why it is this machine, where nobody named it.
-        notes: what else was assumed of it.
-        one_size: the size and time of the collectives that its times rest on, where all are about as large: those do
-            not tell what of it grows with bytes. None elsewhere.
-    """
+    """Where the traced ranks ran, as far as that is known."""
 
     topology: Topology
     nodes: int
     gpus_per_node: int
     calibration: Calibration | None
+    """Of its collectives; None is the priors."""
     assumed: str = ""
+    """The sentence that says which machine was assumed; empty where the user named it."""
     one_size: CurvePoint | None = None
+    """Size and time of the traced collectives where all are about as large, so that they do not show which share of the
+    time grows with bytes; None where sizes differ, or a table says it."""
     notes: tuple[str, ...] = ()
+    """What else was assumed of it."""
 
     def library(self, backend: str) -> str:
-        """Return the library that a backend is on this machine: `nccl` is RCCL on AMD's GPUs, as torch's traces say."""
+        """Return the library behind a backend on this machine: torch calls RCCL, on AMD's GPUs, `nccl` too."""
         return _library(self.topology, backend)
 
 
@@ -71,7 +67,7 @@ def machine_of(
     device: str,
     points: Sequence[CurvePoint],
     backend: str,
-    given: RunFacts | None = None,
+    facts: RunFacts | None = None,
     node_gpus: int = 0,
 ) -> TracedMachine:
     """Return the machine of a run.
@@ -79,16 +75,16 @@ def machine_of(
     Args:
         world_size: ranks.
         device: GPU model, or `cpu`.
-        points: what its allreduces took on the wire, by size, ascending.
+        points: wire times of its allreduces, by size, ascending.
         backend: of the run.
-        given: what is known of the machine; None is nothing.
+        facts: what the user says of the machine.
         node_gpus: GPUs that one of its nodes has at least, as the trace shows.
 
     Raises:
         InputError: a machine on which the run cannot have been, a file that cannot be read, a GPU that no shipped
             machine has.
     """
-    topology, topo, nccl_tests = (None,) * 3 if given is None else (given.topology, given.topo, given.nccl_tests)
+    topology, topo, nccl_tests = (None,) * 3 if facts is None else (facts.topology, facts.topo, facts.nccl_tests)
     refuse_excluded(None, "explain", TopologyError, beside={"topology": topology, "topo": topo})
     if topology is None and topo is None:
         return _assume_machine(world_size, device, points, backend)
@@ -110,14 +106,17 @@ def machine_of(
 
 
 def _place_ranks(topology: Topology, world_size: int) -> tuple[int, int, tuple[str, ...]]:
-    """Return nodes, and GPUs of each, that hold so many ranks, and what is to be said of them.
+    """Return how many nodes of how many GPUs hold `world_size` ranks, with a note where nodes are not filled.
+
+    Traces do not say how ranks lie on nodes: taken are the fullest nodes of equal size.
 
     Raises:
         TopologyError: no node count of this machine does.
     """
     whole = place(topology, 1, None).gpus_per_node
     if not topology.elastic and topology.nodes == 1:
-        whole = max(whole, seats_of(topology))  # a machine may run more processes than it does where none are counted
+        # `place` takes one process a GPU, or what the file counts; ranks on CPUs may be more on the one node there is.
+        whole = max(whole, seats_of(topology))
     per_node = min(whole, world_size)
     while world_size % per_node:
         per_node -= 1
@@ -130,7 +129,7 @@ def _place_ranks(topology: Topology, world_size: int) -> tuple[int, int, tuple[s
 
 
 def _assume_machine(world_size: int, device: str, points: Sequence[CurvePoint], backend: str) -> TracedMachine:
-    """Return a machine with this GPU whose allreduces take what the trace's took on the wire."""
+    """Return a shipped machine with this GPU whose allreduces take as long on the wire as the traced ones."""
     name = "loopback" if device == "cpu" else _ASSUMED.get(kind_of(device))
     if name is None:
         what = f"no shipped machine has {device}s: nothing says what its collectives should take"
@@ -150,9 +149,9 @@ def _assume_machine(world_size: int, device: str, points: Sequence[CurvePoint], 
 
 
 def count_node_gpus(ranks: Sequence[TracedRank]) -> int:
-    """Return the GPUs that a node of the run has at least: those that a process saw, or as many as ranks on one host.
+    """Return the GPUs that a node of the run has at least: those that a process saw, or the ranks that share a host.
 
-    Ranks that compute on CPUs say nothing of it: of a shaped network, all its nodes are one host.
+    Ranks on CPUs do not count: in a shaped network (`ddpexec netlab`) all nodes are one host.
     """
     on_gpus = [rank for rank in ranks if rank.device != "cpu"]
     by_clock = Counter(rank.clock for rank in on_gpus if rank.kind == "kineto" and rank.clock is not None)
@@ -174,7 +173,7 @@ def check_machine(topology: Topology, world_size: int, device: str, node_gpus: i
         world_size: ranks of the run.
         device: GPU model, `cpu`, or `GPU` of one that is not known.
         node_gpus: as `count_node_gpus`.
-        place: who named the machine.
+        place: the option that named the machine, for errors.
 
     Raises:
         TopologyError: other GPUs, too few on a node, too few in all.
@@ -190,6 +189,7 @@ def check_machine(topology: Topology, world_size: int, device: str, node_gpus: i
     if models != ["cpu"] and node_gpus > most:
         what = f"a traced node has {format_count(node_gpus, 'GPU')} or more, one of {topology.name} has {most}"
         raise TopologyError(what, place=place, remedy=remedy)
+    # A file of one node, or of one rack, describes a kind of which a job may take as many as it likes.
     grows = topology.elastic and (topology.nodes == 1 or topology.nvlink_domain is not None)
     if world_size > (seats := seats_of(topology)) and not grows:
         where = format_count(topology.nodes, "node")
@@ -198,6 +198,6 @@ def check_machine(topology: Topology, world_size: int, device: str, node_gpus: i
 
 
 def _kind(model: str) -> str | None:
-    """Return what topologies call a GPU's kind, `cpu` for a processor; None of one that no table has."""
+    """Return the kind of a GPU in the table of shipped ones, `cpu` for a processor; None where no table has it."""
     spec = find_shipped_gpu(model)
     return model if model == "cpu" else None if spec is None else spec.kind

@@ -1,4 +1,4 @@
-"""A rank's trace, whoever wrote it: its iterations, and what it says of its run; and what several have in common.
+"""`TracedRank`: one rank's trace, whoever wrote it, as iterations and facts of its run; and the steps ranks share.
 
 Times are in seconds. Those of one rank are on that rank's own clock until `ddpsim.explaining.clocks` has aligned them.
 """
@@ -21,7 +21,7 @@ Collectives that are not DDP's have parts of their own beside these, by operatio
 the rank does nothing else. All together sum to the step."""
 
 UNPREDICTED = "no prediction: "
-"""What a note begins with that says why nothing is predicted of a trace."""
+"""How a note begins that says why there is no prediction of a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ class TracedRank:
         world_size: None likewise.
         backend: `nccl`, `gloo`, or None.
         device: GPU model, or `cpu`.
-        place: the file's name, for messages.
-        kind: who wrote it: `kineto` or `ddpsim`.
+        place: the file, for messages.
+        kind: `kineto` for a trace of torch.profiler, `ddpsim` for one of ddpexec or the simulator.
         scheme: `ddp` where gradients' hooks launch allreduces, else `other`.
         notes: what was left out, what is not known.
-        clock: which clock its times are of: ranks with the same share it; None where nobody says.
-        made_by: workload, plan and costs for a prediction, of the rank that was asked for them.
+        clock: names the clock of its times: ranks with the same name share it; None where it is unknown.
+        basis: the `PredictionBasis` of the rank that a prediction is made of; None of all others.
         options: of the run, where its trace records them.
-        gpus: of its node, as many as its process saw; 0 where the trace does not say.
-        base_ns: what the clock of its trace counts from.
+        gpus: GPUs of its node that its process saw; 0 where the trace does not say.
+        base_ns: the moment from which its trace counts, ns.
         accumulation: of gradients over micro-batches; None where each step has one.
     """
 
@@ -80,7 +80,7 @@ class TracedRank:
     iterations: tuple[Iteration, ...]
     notes: tuple[str, ...] = ()
     clock: str | None = None
-    made_by: Any = None
+    basis: Any = None
     options: Mapping[str, object] = field(default_factory=dict)
     gpus: int = 0
     base_ns: int = 0
@@ -111,7 +111,7 @@ Row = Mapping[int, Iteration]
 
 
 def common_iterations(ranks: Sequence[TracedRank], counts: Callable[[Iteration], bool]) -> list[Row]:
-    """Return the iterations of those that count which every rank has, in order."""
+    """Return the iterations that every rank has, of those that `counts` selects, by number ascending."""
     by_number: dict[int, dict[int, Iteration]] = {}
     for rank in ranks:
         for it in rank.iterations:

@@ -1,9 +1,9 @@
-"""Dumps of torch's flight recorder: which collective each rank had come to, who came last, who never came.
+"""Dumps of torch's flight recorder: which collective each rank had reached, who came last, who never came.
 
 torch writes one pickle a rank (`TORCH_FR_BUFFER_SIZE`, `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`). A pickle can run any code
 where it is read; these hold numbers, texts and containers only, and are read by an unpickler that knows nothing else.
-Stamps are of each host's wall clock, taken when a collective is enqueued: before it, so that they tell ranks apart, and
-as good as the hosts' clocks agree. Source: torch/csrc/distributed/c10d/FlightRecorder.hpp, format 2.x.
+Stamps are of each host's wall clock, taken when a collective is enqueued: before ranks wait in it, so that they differ
+by rank, and as good as the hosts' clocks agree. Source: torch/csrc/distributed/c10d/FlightRecorder.hpp, format 2.x.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST = 1 << 63
 _repr = reprlib.Repr()
 _repr.maxlevel, _repr.maxlist, _repr.maxtuple, _repr.maxstring, _repr.maxother = 3, 16, 16, 200, 60
 _FEWEST = 3
-"""Collectives below which nobody is called the last to come."""
+"""Collectives that a verdict on the last rank takes at least."""
 _SHOWN = 8
 
 
@@ -61,23 +61,20 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class RecorderDumps:
-    """What the dumps say.
-
-    Attributes:
-        ranks: of which there is a dump.
-        collectives: with the same number on at least two ranks.
-        last: rank that enqueues collectives after the others, and by how much, seconds; None where nobody does.
-        behind: ranks that others wait for, as the dumps were taken.
-        mismatches: where ranks call different things.
-        notes: files that could not be read.
-    """
+    """The dumps of a job's ranks, compared."""
 
     ranks: tuple[int, ...]
+    """Ranks of which there is a dump."""
     collectives: int
+    """How many have the same number on at least two ranks."""
     last: tuple[int, float] | None
+    """The rank that enqueues collectives after the others, and by how many seconds; None where there is none."""
     behind: tuple[MissingRank, ...]
+    """Ranks that others waited for when the dumps were taken."""
     mismatches: tuple[Mismatch, ...]
+    """Ranks whose call differs from that of most."""
     notes: tuple[str, ...] = ()
+    """Files that could not be read."""
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""
@@ -91,22 +88,22 @@ class RecorderDumps:
 
     def lines(self) -> list[str]:
         """Return it in words."""
-        found = [
+        lines = [
             f"rank {b.rank} stopped after collective {b.last}, others wait in {b.others} ({b.waiting_in})"
             for b in self.behind[:_SHOWN]
         ]
-        found += [
+        lines += [
             f"rank {m.rank} calls {m.called} as collective {m.number}, others {m.others}"
             for m in self.mismatches[:_SHOWN]
         ]
         if self.last is not None:
             rank, seconds = self.last
-            found.append(f"rank {rank} enqueues collectives {seconds * 1e3:.3g} ms after the others, by wall clocks")
-        return found or [f"nothing out of order in {self.collectives} collectives of {len(self.ranks)} ranks"]
+            lines.append(f"rank {rank} enqueues collectives {seconds * 1e3:.3g} ms after the others, by wall clocks")
+        return lines or [f"nothing out of order in {self.collectives} collectives of {len(self.ranks)} ranks"]
 
 
 def read_recorder(folder: str | Path) -> RecorderDumps:
-    """Return what the dumps in `folder` say.
+    """Read the dumps in `folder` and compare them.
 
     Raises:
         TraceError: no such folder, or no dump in it that can be read.
@@ -160,17 +157,21 @@ def _is_number(value: object) -> bool:
 
 
 def _find_last(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Sequence[int]) -> tuple[int, float] | None:
+    """Return the rank with the largest median lag behind the others' median stamp, and that lag.
+
+    None where it is within the lag's own noise, or what wall clocks differ by anyway.
+    """
     everywhere = [number for number in common if all(number in entries for entries in dumps.values())]
     if len(dumps) < 2 or len(everywhere) < _FEWEST:
         return None
-    found = []
+    lags_of_ranks = []
     for rank in dumps:
         lags = []
         for number in everywhere:
             stamps = {r: entries[number]["time_created_ns"] / 1e9 for r, entries in dumps.items()}
             lags.append(stamps[rank] - median(s for r, s in stamps.items() if r != rank))
-        found.append((median(lags), standard_error(lags), rank))
-    lag, error, rank = max(found)
+        lags_of_ranks.append((median(lags), standard_error(lags), rank))
+    lag, error, rank = max(lags_of_ranks)
     return (rank, lag) if lag > SURE * error and lag > _PRECISE_S else None
 
 
@@ -181,7 +182,7 @@ _PRECISE_S = 1e-3
 def _find_behind(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> tuple[MissingRank, ...]:
     """Return the ranks whose last collective lies before one that others have enqueued and not completed.
 
-    gloo's entries stay `scheduled` to the end: of those only `retired` tells that they are over.
+    gloo's entries stay `scheduled` to the end: only `retired` marks those that are over.
     """
     waiting = {
         number: entry
@@ -189,22 +190,22 @@ def _find_behind(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> tuple[
         for number, entry in entries.items()
         if entry.get("state") != "completed" and not entry.get("retired")
     }
-    found = []
+    missing = []
     for rank, entries in sorted(dumps.items()):
         last = max(entries)
         later = sorted(number for number in waiting if number > last)
         if later:
-            found.append(MissingRank(rank, last, later[0], _entry_name(waiting[later[0]])))
-    return tuple(found)
+            missing.append(MissingRank(rank, last, later[0], _entry_name(waiting[later[0]])))
+    return tuple(missing)
 
 
 def _mismatches(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Sequence[int]) -> tuple[Mismatch, ...]:
-    found = []
+    mismatches = []
     for number in common:
-        called = {rank: _entry_name(entries[number]) for rank, entries in dumps.items() if number in entries}
-        usual = Counter(called.values()).most_common(1)[0][0]
-        found += [Mismatch(rank, number, what, usual) for rank, what in sorted(called.items()) if what != usual]
-    return tuple(found)
+        names = {rank: _entry_name(entries[number]) for rank, entries in dumps.items() if number in entries}
+        usual = Counter(names.values()).most_common(1)[0][0]
+        mismatches += [Mismatch(rank, number, what, usual) for rank, what in sorted(names.items()) if what != usual]
+    return tuple(mismatches)
 
 
 def _entry_name(entry: Mapping[str, Any]) -> str:
@@ -223,16 +224,19 @@ _MOST_IN_TUPLE = 10_000
 
 
 class _Plain(pickle._Unpickler):
-    """It makes numbers, texts and containers, and nothing that has a name: no class, no function.
+    """An unpickler of numbers, texts and containers alone: no class and no function, so that a file can run no code.
 
-    In Python, so that what is hashed is bounded before it is: tuples that hold one another twice are hashed for days.
+    Python's own implementation, not C's, for one more attack: a tuple that holds a tuple twice, which holds one twice,
+    and so on, is short in the file and takes days to hash as a key of a dict. Values within tuples are counted before
+    they can be hashed.
     """
 
     dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
-        self._held: dict[int, tuple[object, int]] = {}
+        # Each tuple by its address with its values in all; kept alive, so that no other gets its address.
+        self._counted: dict[int, tuple[object, int]] = {}
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"{module}.{name} is no plain container")
@@ -241,14 +245,14 @@ class _Plain(pickle._Unpickler):
         raise pickle.UnpicklingError("a persistent object is no plain container")
 
     def make_tuple(self, opcode: int) -> None:
-        """Make a tuple as Python does, and keep it with how much it holds, so that no other gets its address."""
+        """Make a tuple as Python does, and refuse it where it holds more than `_MOST_IN_TUPLE` values in all."""
         make: Any = pickle._Unpickler.dispatch[opcode]
         make(self)
-        made = self.stack[-1]  # type: ignore[attr-defined]
-        count = 1 + sum(self._held[id(each)][1] if isinstance(each, tuple) else 1 for each in made)
+        new = self.stack[-1]  # type: ignore[attr-defined]
+        count = 1 + sum(self._counted[id(each)][1] if isinstance(each, tuple) else 1 for each in new)
         if count > _MOST_IN_TUPLE:
             raise pickle.UnpicklingError(f"a tuple of more than {_MOST_IN_TUPLE:,} values")
-        self._held[id(made)] = (made, count)
+        self._counted[id(new)] = (new, count)
 
 
 for _code in (pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3):

@@ -15,23 +15,19 @@ from ddpsim.trace.records import CollectiveTimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveSummary(CollectiveTimes):
-    """Medians over steps: its moments are those on the first rank, from the start of its step.
-
-    Attributes:
-        wait_s: how long ranks waited for the last one, their mean.
-        on_wire_s: from the last rank's start to the end.
-        waits_s: by rank, of those whose traces there are.
-        last_rank: which came last most often; None of one rank.
-        bound: one rank alone was traced, or not all ranks take part in it, so that those of the first rank alone are
-            told: `on_wire_s` is the most and `wait_s` the least that it may be (`bound_wires`), where one collective
-            met no wait.
-    """
+    """Medians over steps: its moments are those on the first rank, from the start of its step."""
 
     wait_s: float
+    """How long ranks waited for the last one, their mean."""
     on_wire_s: float
+    """From the last rank's start to the end."""
     waits_s: Mapping[int, float]
+    """Wait by rank, of traced ranks."""
     last_rank: int | None
+    """The rank that came last most often; None where one alone is known."""
     bound: bool
+    """Whether the times are the first rank's alone, of a collective of some ranks or where one is traced: `on_wire_s`
+    is then an upper and `wait_s` a lower bound (`bound_wires`), if at least one collective met no wait."""
 
     def document(self) -> dict[str, object]:
         """Return the split as JSON values."""
@@ -55,16 +51,15 @@ def splits_of(ranks: Sequence[TracedRank]) -> tuple[CollectiveSummary, ...]:
     """Return the collectives of a usual step, in launch order.
 
     Args:
-        ranks: on one clock; where traces of some are missing the last to come may be one of them, and waits are the
-            least.
+        ranks: on one clock; where some are not traced the last to come may be one of them, and waits are lower bounds.
     """
     first, *others = ranks
     counts = Counter(len(each) for rank in ranks for it in rank.iterations if (each := it.collectives))
     usual = counts.most_common(1)[0][0] if counts else 0
     of_one = [replace(first, iterations=tuple(bound_wires(first.iterations))), *others]
     rows = common_iterations(of_one, lambda it: len(it.collectives) == usual)
-    sent = [{rank: (it.start_s, it.collectives) for rank, it in row.items()} for row in rows] if usual else []
-    by_index = [[{r: (at, each[n]) for r, (at, each) in row.items()} for row in sent] for n in range(usual)]
+    stamped = [{rank: (it.start_s, it.collectives) for rank, it in row.items()} for row in rows] if usual else []
+    by_index = [[{r: (at, each[n]) for r, (at, each) in row.items()} for row in stamped] for n in range(usual)]
     return tuple(_split(each, ranks) for each in by_index if each)
 
 
@@ -73,9 +68,14 @@ Stamps = Mapping[int, tuple[float, CollectiveTimes]]
 
 
 def _split(steps: Sequence[Stamps], traced: Sequence[TracedRank]) -> CollectiveSummary:
+    """Return the medians over steps of one collective.
+
+    A rank waits from its own start to the last rank's; the wire is busy from there to the median end, for stamps of
+    single ranks come late by scheduling.
+    """
     lowest, several = min(steps[0]), len(traced) > 1
     if several and not all(c.is_of_all(traced[0].world_size) for stamps in steps for _, c in stamps.values()):
-        # Of those that some ranks make among themselves, other ranks' are others.
+        # The n-th collective of a subgroup is another one on ranks of other groups: the first rank's stand alone.
         steps, several = [{lowest: stamps[lowest]} for stamps in steps], False
     ranks = sorted(steps[0])
     waits: dict[int, list[float]] = {rank: [] for rank in ranks}

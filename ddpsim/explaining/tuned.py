@@ -1,4 +1,4 @@
-"""What a tuner left of its decisions, `ddpsim.tuning/1`: what was tried, predicted, measured and kept, and its cost."""
+"""The page of a tuner, `ddpsim.tuning/1`: each round's plans as predicted and measured, its decision and its cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpsim.common.errors import TraceError
 from ddpsim.common.files import read_json, write_whole
 
 NAME = "tuning.json"
-"""Its file in the tuner's folder."""
+"""Name of the page in the tuner's folder."""
 _REMEDY = 'give the folder of `ddpexec.tuned(..., out="tuning")`'
 
 
@@ -80,8 +80,8 @@ class Tuning:
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""
-        found: dict[str, object] = document_of(self)
-        return found
+        document: dict[str, object] = document_of(self)
+        return document
 
 
 def is_tuning(path: str | Path) -> bool:
@@ -103,7 +103,7 @@ def write_tuning(tuning: Tuning, folder: Path) -> None:
 
 
 def read_tuning(path: str | Path) -> Tuning:
-    """Return what a tuner left in a folder.
+    """Return the page of a tuner in a folder.
 
     Raises:
         TraceError: no such file, or not a tuner's.

@@ -27,9 +27,9 @@ def assumptions(
 
     Args:
         documents: rows with `iteration_s` and `doubts`.
-        workloads, machines: that they are of, each once.
-        calibration: that they were made with.
-        backends: of their process groups.
+        workloads, machines: those of the rows, each once.
+        calibration: the one of their predictions.
+        backends: those of their process groups.
     """
     constants = [constant for backend in dict.fromkeys(backends) for constant in _list_in_force(backend, calibration)]
     return (*doubt_tables(documents), _workloads(workloads), _machines(machines), _constants(constants))
@@ -37,12 +37,12 @@ def assumptions(
 
 def doubt_tables(documents: Iterable[Mapping[str, object]]) -> tuple[Table, ...]:
     """Return what each doubt moves a step by, as shares of it, the widest over all rows; no table without doubts."""
-    found: dict[tuple[str, str], tuple[float, float]] = {}
+    widest: dict[tuple[str, str], tuple[float, float]] = {}
     for document in documents:
         for name, remedy, low, high in _effects(document):
-            before = found.get((name, remedy), (0.0, 0.0))
-            found[name, remedy] = min(before[0], low), max(before[1], high)
-    ordered = sorted(found.items(), key=lambda item: (item[1][0] - item[1][1], item[0]))
+            before = widest.get((name, remedy), (0.0, 0.0))
+            widest[name, remedy] = min(before[0], low), max(before[1], high)
+    ordered = sorted(widest.items(), key=lambda item: (item[1][0] - item[1][1], item[0]))
     rows = tuple(
         (name, f"{100 * low:+.1f} %", f"{100 * high:+.1f} %", remedy) for (name, remedy), (low, high) in ordered
     )

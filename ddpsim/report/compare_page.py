@@ -1,4 +1,7 @@
-"""The report of a comparison: which machine to take, what it costs, what binds it, and its step."""
+"""The report of a comparison: which machine to take, what it costs, what binds it, and its step.
+
+`compare_report` lists the sections in the order of the page; each function below it makes one of them.
+"""
 
 from __future__ import annotations
 
@@ -47,18 +50,18 @@ def compare_report(
 
     Args:
         comparison: of `ddpsim.compare`.
-        calibration: that it was made with.
+        calibration: the one of its predictions.
         notes: what else a reader must know, a sentence each.
-        command: that made it.
+        command: the command line that makes the page.
         columns: of the table of machines, in the place of its own.
     """
     rows = comparison.rows
-    found: list[Row] = [row.describe() for row in rows]
-    drawn = format_one_step(max(map(accumulated, found), default=1))
+    records: list[Row] = [row.describe() for row in rows]
+    drawn = format_one_step(max(map(accumulated, records), default=1))
     bests = {model: comparison.best_of(model) for model in comparison.models}
     found_best = [row for row in bests.values() if row is not None]
     first = next((number for number, row in enumerate(rows) if any(row is each for each in found_best[:1])), 0)
-    kept = sorted(range(len(rows)), key=lambda each: (each != first, each))[:MOST_TIMELINES]
+    drawn_rows = sorted(range(len(rows)), key=lambda each: (each != first, each))[:MOST_TIMELINES]
     predictions = [row.prediction for row in rows]
     return Report(
         title=f"{', '.join(comparison.models)} on {format_count(len({row.machine for row in rows}), 'machine')}",
@@ -67,12 +70,16 @@ def compare_report(
         notes=tuple(notes),
         command=command,
         sections=(
-            *_list_costs(found),
-            Table("Machines side by side", table_of("compare", found[:MOST_ROWS], columns), _note(found)),
+            *_list_costs(records),
+            Table("Machines side by side", table_of("compare", records[:MOST_ROWS], columns), _note(records)),
             *_list_others(comparison),
-            BarChart("Where the time goes", tuple(bar(found[each], _label(found, each)) for each in sorted(kept))),
-            *_curves(comparison, found),
-            TimelineChart(drawn, tuple(_choice(rows, found, each) for each in kept), f"{drawn} {_TIMELINE_NOTE}"),
+            BarChart(
+                "Where the time goes", tuple(bar(records[each], _label(records, each)) for each in sorted(drawn_rows))
+            ),
+            *_curves(comparison, records),
+            TimelineChart(
+                drawn, tuple(_choice(rows, records, each) for each in drawn_rows), f"{drawn} {_TIMELINE_NOTE}"
+            ),
             *assumptions(
                 [row.document() for row in rows],
                 {p.workload.name: p.workload for p in predictions}.values(),
@@ -80,7 +87,7 @@ def compare_report(
                 calibration,
                 [p.options.backend_for(p.workload) for p in predictions],
             ),
-            Table("All values", table_of("", list(map(leave_out_micro_batch, found[:MOST_ROWS]))), folded=True),
+            Table("All values", table_of("", list(map(leave_out_micro_batch, records[:MOST_ROWS]))), folded=True),
         ),
     )
 
@@ -123,8 +130,8 @@ def _label(rows: Sequence[Row], each: int) -> str:
 
 def _verdict(comparison: Comparison, bests: Mapping[str, ComparisonRow | None]) -> tuple[str, str]:
     """Return what is best and what lies within its band; what binds it, and what is not ranked, as the text says it."""
-    said = [_best(row) if row is not None else f"{model}: no machine is ranked" for model, row in bests.items()]
-    first = ["; ".join(said) + "."]
+    verdicts = [_best(row) if row is not None else f"{model}: no machine is ranked" for model, row in bests.items()]
+    first = ["; ".join(verdicts) + "."]
     for model in bests:
         if names := comparison.rivals(model):
             near = describe_overlap(names)
@@ -153,16 +160,16 @@ def _bound(best: ComparisonRow, comparison: Comparison) -> str:
     exposed = f"{100 * bound.exposed_share:.1f} % of its step waits for communication"
     it = f"{best.model} there"
     it = f"{it} does not fit its GPUs, as nothing here does; it" if best.fits is False else it
-    said = f"{it} is bound by {by}{over}, and {exposed}"
+    sentence = f"{it} is bound by {by}{over}, and {exposed}"
     ranked = comparison.list_ranked(best.model)
     rows = [row for row in ranked if row.fits is not False]
     fastest = max(rows or ranked, key=lambda row: row.samples_per_s[0])
     if fastest.samples_per_s[0] <= best.samples_per_s[0]:
-        return f"{said}."
+        return f"{sentence}."
     cost = fastest.per_million_samples
     price = "" if cost is None or fastest.price is None else f" for {cost[0]:.4g} {fastest.price.currency} a million"
     rate = f"{fastest.samples_per_s[0]:,.0f} samples a second"
-    return f"{said}; fastest is {format_count(fastest.nodes, 'node')} of {fastest.machine}, {rate}{price}."
+    return f"{sentence}; fastest is {format_count(fastest.nodes, 'node')} of {fastest.machine}, {rate}{price}."
 
 
 def _paste(row: ComparisonRow) -> tuple[str, str]:
@@ -177,12 +184,12 @@ _TITLES = {
 
 
 def _list_others(comparison: Comparison) -> list[Table]:
-    """Return what else the document lists, e.g. break-even points, a table a list."""
-    found = []
+    """Return a table for each other list in the document, break-even points say."""
+    tables = []
     for key, value in comparison.document().items():
         if key != "rows" and isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
-            found.append(Table(_TITLES.get(key, key.replace("_", " ").capitalize()), table_of("", value)))
-    return found
+            tables.append(Table(_TITLES.get(key, key.replace("_", " ").capitalize()), table_of("", value)))
+    return tables
 
 
 def _curves(comparison: Comparison, rows: Sequence[Row]) -> tuple[Charts, ...]:
@@ -246,7 +253,7 @@ def _cost(row: ComparisonRow, label: str) -> ChartPoint:
     return ChartPoint(1e6 / row.samples_per_s[0] / 3600, middle, low, high, label)
 
 
-def _choice(rows: Sequence[ComparisonRow], found: Sequence[Row], each: int) -> StepsChart:
+def _choice(rows: Sequence[ComparisonRow], records: Sequence[Row], each: int) -> StepsChart:
     prediction = rows[each].prediction
     step = timeline_from_trace(prediction.summarised_trace, prediction.iteration_s, prediction.plan.torch)
-    return StepsChart(_label(found, each), (step,))
+    return StepsChart(_label(records, each), (step,))

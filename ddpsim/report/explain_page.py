@@ -1,4 +1,7 @@
-"""The report of an explanation: who is late and what binds the step first, then the step beside its prediction."""
+"""The report of an explanation: first the late rank and what binds the step, then the step against its prediction.
+
+`explain_report` lists the sections in the order of the page; each function below it makes one of them.
+"""
 
 from __future__ import annotations
 
@@ -36,33 +39,33 @@ _BOUND = {
 
 
 def explain_report(
-    found: Explanation, *, title: str = "a traced run", command: str = "", since: RunComparison | None = None
+    explanation: Explanation, *, title: str = "a traced run", command: str = "", since: RunComparison | None = None
 ) -> Report:
     """Return the report of an explanation.
 
     Args:
-        found: what `ddpsim.explaining.explain` found.
-        title: what was traced.
-        command: that made it.
-        since: what changed since an earlier run.
+        explanation: the result of `ddpsim.explaining.explain`.
+        title: name of the traced run.
+        command: the command line that makes the page.
+        since: the comparison with an earlier run.
     """
     return Report(
         title=f"Where the step goes: {title}",
-        verdict=(_verdict_since(since) + _step(found), _format_rank(found)),
-        paste=_paste(found),
-        notes=found.notes,
+        verdict=(_verdict_since(since) + _step(explanation), _format_rank(explanation)),
+        paste=_paste(explanation),
+        notes=explanation.notes,
         command=command,
         sections=(
             *_list_since(since),
-            *_advice(found),
-            BarChart("Where the time goes", _bars(found), _BARS_NOTE),
-            _terms(found),
-            *_collectives(found),
-            *_timeline(found),
-            *_ranks(found),
-            *_recorder(found),
-            *_doubts(found),
-            _traces(found),
+            *_advice(explanation),
+            BarChart("Where the time goes", _bars(explanation), _BARS_NOTE),
+            _terms(explanation),
+            *_collectives(explanation),
+            *_timeline(explanation),
+            *_ranks(explanation),
+            *_recorder(explanation),
+            *_doubts(explanation),
+            _traces(explanation),
         ),
     )
 
@@ -73,8 +76,8 @@ _BARS_NOTE = "The line below a bar is the 10th to 90th percentile: of the traced
 def _verdict_since(since: RunComparison | None) -> str:
     if since is None:
         return ""
-    said = since.verdict()
-    return f"{said[:1].upper()}{said[1:]}. "
+    sentence = since.verdict()
+    return f"{sentence[:1].upper()}{sentence[1:]}. "
 
 
 def _list_since(since: RunComparison | None) -> tuple[Table, ...]:
@@ -88,69 +91,73 @@ def _list_since(since: RunComparison | None) -> tuple[Table, ...]:
     return *times, Table("What else is different", ResultTable(("", "now, and then"), lines, frozenset({1})))
 
 
-def _step(found: Explanation) -> str:
-    traced, told = found.traced, found.foretold
+def _step(explanation: Explanation) -> str:
+    traced, predicted = explanation.traced, explanation.predicted
     band = f"{format_time(traced.iteration_low_s)} to {format_time(traced.iteration_high_s)}"
-    said = f"A traced step takes {format_time(traced.iteration_s)} ({band}), bound by {_name_bound(found)}"
-    if found.profiler_s is not None:
-        said += f"; {format_time(found.profiler_s)} of it is the profiler's"
-    if told is None:
-        return f"{said}."
-    inside = "inside" if told.holds else "outside"
-    return (
-        f"{said}; predicted are {format_time(told.step_s)} ({format_signed(told.error)}), the trace {inside} the band."
-    )
+    sentence = f"A traced step takes {format_time(traced.iteration_s)} ({band}), bound by {_name_bound(explanation)}"
+    if explanation.profiler_s is not None:
+        sentence += f"; {format_time(explanation.profiler_s)} of it is the profiler's"
+    if predicted is None:
+        return f"{sentence}."
+    inside = "inside" if predicted.holds else "outside"
+    step = f"{format_time(predicted.step_s)} ({format_signed(predicted.error)})"
+    return f"{sentence}; predicted are {step}, the trace {inside} the band."
 
 
-def _name_bound(found: Explanation) -> str:
-    whose = found.bound == "rank" or len(found.shares.bounds) > 1
-    return found.bound_text if whose else _BOUND[found.bound]
+def _name_bound(explanation: Explanation) -> str:
+    whose = explanation.bound == "rank" or len(explanation.shares.bounds) > 1
+    return explanation.bound_text if whose else _BOUND[explanation.bound]
 
 
-def _format_rank(found: Explanation) -> str:
-    said = []
-    if found.late is not None:
-        late = found.late
-        said.append(
+def _format_rank(explanation: Explanation) -> str:
+    sentences = []
+    if explanation.late is not None:
+        late = explanation.late
+        sentences.append(
             f"Rank {late.rank} is {format_time(late.seconds)} late a step in {late.phase} ({late.cause})"
             f"{late.describe_elsewhere()}."
         )
-    if found.link is not None:
-        said.append(f"A link is slow: {found.link.text()}.")
-    if found.late_untold is not None:
-        said.append(f"{found.late_untold[:1].upper()}{found.late_untold[1:]}.")
-    elif not said:
-        none = "None of the traced ranks is late" if found.ranks.missing else "No rank is late"
-        none = f"{none}: {found.late_unsure}." if found.late_unsure else f"{none}."
-        said.append(none if len(found.ranks.ranks) > 1 else "One rank alone is traced: none can be late.")
-    if found.ranks.missing:
-        said.append(f"{format_count(len(found.ranks.missing), 'rank')} of {found.ranks.world_size} left no trace.")
-    return " ".join(said)
+    if explanation.link is not None:
+        sentences.append(f"A link is slow: {explanation.link.text()}.")
+    if explanation.no_verdict_reason is not None:
+        sentences.append(f"{explanation.no_verdict_reason[:1].upper()}{explanation.no_verdict_reason[1:]}.")
+    elif not sentences:
+        none = "None of the traced ranks is late" if explanation.ranks.missing else "No rank is late"
+        none = f"{none}: {explanation.uncertain_excess}." if explanation.uncertain_excess else f"{none}."
+        sentences.append(none if len(explanation.ranks.ranks) > 1 else "One rank alone is traced: none can be late.")
+    if explanation.ranks.missing:
+        sentences.append(
+            f"{format_count(len(explanation.ranks.missing), 'rank')} of {explanation.ranks.world_size} left no trace."
+        )
+    return " ".join(sentences)
 
 
-def _paste(found: Explanation) -> tuple[tuple[str, str], ...]:
-    told = found.foretold
-    if told is None or told.row is None or not (told.worth_it or told.trial):
+def _paste(explanation: Explanation) -> tuple[tuple[str, str], ...]:
+    predicted = explanation.predicted
+    if predicted is None or predicted.row is None or not (predicted.worth_it or predicted.trial):
         return ()
-    gains = str(told.trial) if told.trial else f"gains {format_gain(*told.best_gain, 'of the step ')}"
-    return ((gains, told.row.best.plan.torch),)
+    gains = str(predicted.trial) if predicted.trial else f"gains {format_gain(*predicted.best_gain, 'of the step ')}"
+    return ((gains, predicted.row.best.plan.torch),)
 
 
-def _advice(found: Explanation) -> tuple[Table, ...]:
-    if not found.advice:
+def _advice(explanation: Explanation) -> tuple[Table, ...]:
+    if not explanation.advice:
         return ()
-    rows = tuple((str(number), line) for number, line in enumerate(found.advice, start=1))
+    rows = tuple((str(number), line) for number, line in enumerate(explanation.advice, start=1))
     return (Table("What to look at", ResultTable(("", "first things first"), rows, frozenset({1}))),)
 
 
-def _bars(found: Explanation) -> tuple[StackedBar, ...]:
-    traced, told = found.traced, found.foretold
-    parts = _select_drawn(list(found.parts.items()))
+def _bars(explanation: Explanation) -> tuple[StackedBar, ...]:
+    traced, predicted = explanation.traced, explanation.predicted
+    parts = _select_drawn(list(explanation.parts.items()))
     bars = [StackedBar("traced", parts, traced.iteration_low_s, traced.iteration_high_s)]
-    if told is not None:
+    if predicted is not None:
         bars.append(
             StackedBar(
-                "predicted", _select_drawn([(t.name, t.predicted_s) for t in told.terms]), told.low_s, told.high_s
+                "predicted",
+                _select_drawn([(t.name, t.predicted_s) for t in predicted.terms]),
+                predicted.low_s,
+                predicted.high_s,
             )
         )
     return tuple(bars)
@@ -160,41 +167,43 @@ def _select_drawn(parts: Sequence[tuple[str, float]]) -> tuple[tuple[str, float]
     return tuple((_name(name), max(0.0, seconds)) for name, seconds in parts)
 
 
-def _terms(found: Explanation) -> Table:
-    shown = found.tables()[PARTS]
-    if found.foretold is None:
+def _terms(explanation: Explanation) -> Table:
+    shown = explanation.tables()[PARTS]
+    if explanation.predicted is None:
         return Table(PARTS, shown)
     note = "The prediction is of the traced configuration: its buckets, its machine, DDP's own host costs as traced."
     return Table("Traced and predicted", shown, note)
 
 
-def _collectives(found: Explanation) -> tuple[Table, ...]:
-    if not found.splits:
+def _collectives(explanation: Explanation) -> tuple[Table, ...]:
+    if not explanation.splits:
         return ()
     bound = "One rank alone: waiting is the least and the wire the most that they may be."
-    several = not all(split.bound for split in found.splits)
-    times = found.describe_times(several=several)
+    several = not all(split.bound for split in explanation.splits)
+    times = explanation.describe_times(several=several)
     note = f"{'' if several else f'{bound} '}{times[:1].upper()}{times[1:]}."
-    said = f"{note} {found.buckets[:1].upper()}{found.buckets[1:]}." if found.buckets else note
-    return (Table(COLLECTIVES, found.tables()[COLLECTIVES].first(MOST_ROWS), said),)
+    note_with_buckets = (
+        f"{note} {explanation.buckets[:1].upper()}{explanation.buckets[1:]}." if explanation.buckets else note
+    )
+    return (Table(COLLECTIVES, explanation.tables()[COLLECTIVES].first(MOST_ROWS), note_with_buckets),)
 
 
-def _timeline(found: Explanation) -> tuple[TimelineChart, ...]:
-    counts = tuple(len(split.parameters) or None for split in found.splits)
-    lives = tuple(_life(split) for split in found.splits)
-    steps = [TimelineStep("traced", found.traced.iteration_s, _phases(found), lives, counts)]
-    if found.foretold is not None:
-        prediction = found.foretold.prediction
+def _timeline(explanation: Explanation) -> tuple[TimelineChart, ...]:
+    counts = tuple(len(split.parameters) or None for split in explanation.splits)
+    lives = tuple(_life(split) for split in explanation.splits)
+    steps = [TimelineStep("traced", explanation.traced.iteration_s, _phases(explanation), lives, counts)]
+    if explanation.predicted is not None:
+        prediction = explanation.predicted.prediction
         steps.append(timeline_from_document(prediction.document(), "predicted", prediction.critical_path.spans))
     note = "Parts one after another, and each collective's times, medians of the traced steps, on the lowest rank."
-    return (TimelineChart("One step", (StepsChart("the run", tuple(steps)),), note),) if found.splits else ()
+    return (TimelineChart("One step", (StepsChart("the run", tuple(steps)),), note),) if explanation.splits else ()
 
 
-def _phases(found: Explanation) -> tuple[tuple[str, float, float], ...]:
-    parts, step_s = found.parts, found.traced.iteration_s
+def _phases(explanation: Explanation) -> tuple[tuple[str, float, float], ...]:
+    parts, step_s = explanation.parts, explanation.traced.iteration_s
     broadcast = parts["buffer_broadcast_s"]
     forward = broadcast + parts["forward_s"]
-    ready = max((split.ready_s for split in found.splits), default=0.0)
+    ready = max((split.ready_s for split in explanation.splits), default=0.0)
     backward = max(forward + parts["backward_compute_s"], ready)
     update = step_s - parts["input_s"]
     phases = (
@@ -221,28 +230,28 @@ def _life(split: CollectiveSummary) -> BucketTimes:
     )
 
 
-def _ranks(found: Explanation) -> tuple[Table, ...]:
-    if not found.excess_s:
+def _ranks(explanation: Explanation) -> tuple[Table, ...]:
+    if not explanation.excess_s:
         return ()
     note = "What each rank takes by itself, before any collective, beyond the median of the others, ms a step."
-    return (Table(RANKS, found.tables()[RANKS].first(MOST_ROWS), note),)
+    return (Table(RANKS, explanation.tables()[RANKS].first(MOST_ROWS), note),)
 
 
-def _recorder(found: Explanation) -> tuple[Table, ...]:
-    if found.recorded is None:
+def _recorder(explanation: Explanation) -> tuple[Table, ...]:
+    if explanation.recorded is None:
         return ()
-    rows = tuple((line,) for line in found.recorded.lines())
+    rows = tuple((line,) for line in explanation.recorded.lines())
     return (Table("NCCL's flight recorder", ResultTable(("what it says",), rows)),)
 
 
-def _doubts(found: Explanation) -> tuple[Table, ...]:
-    return () if found.foretold is None else tuple(doubt_tables([found.foretold.prediction.document()]))
+def _doubts(explanation: Explanation) -> tuple[Table, ...]:
+    return () if explanation.predicted is None else tuple(doubt_tables([explanation.predicted.prediction.document()]))
 
 
-def _traces(found: Explanation) -> Table:
-    offsets = found.alignment.offsets_s
-    rows = tuple(_trace(rank, offsets.get(rank.rank or 0, 0.0)) for rank in found.ranks.ranks[:MOST_ROWS])
-    residual = format_time(found.alignment.residual_s)
+def _traces(explanation: Explanation) -> Table:
+    offsets = explanation.alignment.offsets_s
+    rows = tuple(_trace(rank, offsets.get(rank.rank or 0, 0.0)) for rank in explanation.ranks.ranks[:MOST_ROWS])
+    residual = format_time(explanation.alignment.residual_s)
     note = f"Clocks: ends of the same collective are {residual} apart (90th percentile) after the offsets."
     header = ("rank", "file", "written by", "device", "steps", "clock")
     return Table("Traces", ResultTable(header, rows, frozenset({1, 2, 3})), note)

@@ -110,7 +110,7 @@ class Report:
         verdict: what is best and how sure that is; why, and what is not ranked.
         paste: lines to paste, each with where it holds; empty where there is nothing to change.
         notes: what a reader must know of the assumptions, a sentence each.
-        command: that made it; empty where a script did.
+        command: the command line that makes the page; empty for a script's.
     """
 
     title: str

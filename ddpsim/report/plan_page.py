@@ -33,9 +33,9 @@ def plan_report(
 
     Args:
         reports: of `ddpsim.plan`.
-        calibration: that the plans were made with.
+        calibration: the one of the plans' predictions.
         notes: what else a reader must know, a sentence each.
-        command: that made them.
+        command: the command line that makes the page.
         columns: of the table of steps, in the place of its own.
     """
     rows = [row for report in reports for row in report.rows]
@@ -153,7 +153,7 @@ def _bars(row: PlanRow, named: _Places) -> list[StackedBar]:
 
 
 def _choice(row: PlanRow, named: _Places) -> StepsChart:
-    """Return the default's step, and under it the plan's; the best that was found where it is not advised."""
+    """Return the default's step, and under it the plan's; where none is advised, that of the best one tried."""
     default = timeline_from_trace(row.default.summarised_trace, row.default.iteration_s, "torch's default")
     if row.best is row.default or row.best.plan.groups() == row.default.plan.groups():
         return StepsChart(named.of(row), (default,))
@@ -163,5 +163,5 @@ def _choice(row: PlanRow, named: _Places) -> StepsChart:
 
 
 def _choose_row(rows: Sequence[PlanRow]) -> int:
-    """Return the number of the row whose timeline is shown first: of the largest gain that is advised or was found."""
+    """Return the row whose timeline is shown first: the one with the largest gain, advised or not."""
     return max(range(len(rows)), key=lambda number: (not rows[number].keep_default, rows[number].best_gain))

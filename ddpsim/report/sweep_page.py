@@ -27,7 +27,7 @@ from ddpsim.simulation.job import Job
 def sweep_report(
     documents: Sequence[Row],
     caps: Sequence[str],
-    asked: Job,
+    job: Job,
     *,
     backend: str,
     notes: Sequence[str] = (),
@@ -38,21 +38,21 @@ def sweep_report(
 
     Args:
         documents: predict documents, at least one.
-        caps: of each, in few words.
-        asked: what all of them have in common.
+        caps: the bucket caps of each, in few words.
+        job: a job with what all of them have in common.
         backend: of their process groups.
-        notes: what else a reader must know, a sentence each.
-        command: that made them.
-        columns: of the table of steps, in the place of its own.
+        notes: sentences for the reader, under the verdict.
+        command: the command line that makes the page.
+        columns: those of the table of steps, in place of its own.
     """
-    workload, machine = asked.workload, asked.topology
+    workload, machine = job.workload, job.topology
     rows: list[Row] = [
         {**describe_row(document), "cap": cap, "document": document}
         for document, cap in zip(documents, caps, strict=True)
     ]
     groups = _group_by_nodes(rows)
-    told = sorted(groups, key=_spread, reverse=True)[:MOST_TIMELINES]
-    told = [group for group in groups if group in told]
+    drawn_groups = sorted(groups, key=_spread, reverse=True)[:MOST_TIMELINES]
+    drawn_groups = [group for group in groups if group in drawn_groups]
     shown = sorted(rows, key=lambda row: -number(row, "samples_per_s"))[:MOST_ROWS] if len(rows) > MOST_ROWS else rows
     left = f" The fastest {MOST_ROWS} of {len(rows)} rows; the file of -o has all." if len(rows) > MOST_ROWS else ""
     drawn = format_one_step(accumulated(rows[0]))
@@ -64,15 +64,17 @@ def sweep_report(
         command=command,
         sections=(
             Table("Steps", table_of("sweep: page", shown, columns), note),
-            BarChart("Where the time goes", tuple(bar(row, _place(row)) for row in map(_fastest, told)), _BEST_NOTE),
+            BarChart(
+                "Where the time goes", tuple(bar(row, _place(row)) for row in map(_fastest, drawn_groups)), _BEST_NOTE
+            ),
             *_curves(rows, groups),
             TimelineChart(
                 drawn,
-                tuple(_choice(group) for group in told),
+                tuple(_choice(group) for group in drawn_groups),
                 f"{drawn} {_TIMELINE_NOTE}",
-                told.index(_find_widest(groups)),
+                drawn_groups.index(_find_widest(groups)),
             ),
-            *assumptions(documents, [workload], [machine], asked.calibration, [backend]),
+            *assumptions(documents, [workload], [machine], job.calibration, [backend]),
             Table(
                 "All values",
                 table_of("", [leave_out_micro_batch(flat(row) | {"memory": row["memory"]}) for row in shown]),

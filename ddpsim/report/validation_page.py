@@ -34,7 +34,7 @@ def validation_report(
         prediction: the predict document.
         measured: the run's trace.
         notes: what else a reader must know, a sentence each.
-        command: that made it.
+        command: the command line that makes the page.
     """
     summary = summarise(measured)
     steps = (
@@ -100,8 +100,8 @@ _TERMS_NOTE = "Parts of the step, then what buckets spend, summed; each error as
 
 
 def _measured_bar(summary: Summary) -> StackedBar:
-    found = bar(summary.document(), "measured", "iteration")
-    return StackedBar(found.label, found.parts, summary.iteration_low_s, summary.iteration_high_s)
+    plain = bar(summary.document(), "measured", "iteration")
+    return StackedBar(plain.label, plain.parts, summary.iteration_low_s, summary.iteration_high_s)
 
 
 def _buckets(result: Validation) -> tuple[Charts | Table, ...]:

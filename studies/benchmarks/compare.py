@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 
-from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.requests import Workers
 from ddpsim.planning.compare import compare
 
 MACHINES = (

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.common.workers.asked import Workers
 from ddpsim.common.workers.points import Points
+from ddpsim.common.workers.requests import Workers
 from ddpsim.planning.sweep import SweptJob, list_swept, swept_row
 from ddpsim.prediction.answers import Answers
 from ddpsim.simulation.job import Job

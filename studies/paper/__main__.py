@@ -17,7 +17,7 @@ from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.output import Output, note
 from ddpsim.common.files import check_writable
 from ddpsim.common.tables import ResultTable
-from ddpsim.common.workers.asked import Workers
+from ddpsim.common.workers.requests import Workers
 from studies.paper.assumptions import documents as assumptions
 from studies.paper.claim import Claim
 from studies.paper.figure import answer_point, points_of

@@ -201,7 +201,7 @@ def work(out: Path, listed: Path) -> None:
 def judged(out: Path) -> Iterator[tuple[Case, dict[str, Any]]]:
     """Yield each case with what `explain` says of its traces."""
     from ddpsim.explaining.explain import explain
-    from ddpsim.explaining.given import RunFacts
+    from ddpsim.explaining.run_facts import RunFacts
 
     for file in sorted(out.glob("case*/case.json")):
         case = Case(**json.loads(file.read_text()))

@@ -23,9 +23,9 @@ from ddpsim.bucketing import plan_buckets
 from ddpsim.cli.app import run as ddpsim
 from ddpsim.cli.output import TableOutput
 from ddpsim.common.options.exclusions import TABLE, Exclusion, is_given, refuse_excluded, written
-from ddpsim.common.workers.asked import Workers
-from ddpsim.explaining.given import RunFacts
+from ddpsim.common.workers.requests import Workers
 from ddpsim.explaining.machine import machine_of
+from ddpsim.explaining.run_facts import RunFacts
 from ddpsim.planning.pipeline import in_closed_form
 from ddpsim.prediction.first import check_first
 from ddpsim.schedules.sharded import FullyShard

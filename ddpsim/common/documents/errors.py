@@ -1,4 +1,4 @@
-"""The one adapter: what pydantic found wrong, as the project's own error with each problem, its place and value."""
+"""Converts pydantic's validation errors to the project's own: each problem with its place in the file and its value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ddpsim.common.errors import InputError, UnitError, UnknownNameError, join_p
 
 Path = tuple[str | int, ...]
 
-_TOLD = "document_error"
+_OWN_TYPE = "document_error"
+"""pydantic's type of an error that a validator of ours raises, whose message stands as it is."""
 _EXPECTED: Mapping[str, str] = {
     "string_type": "a text",
     "string_too_short": "a text with something in it",
@@ -39,7 +40,7 @@ _EXPECTED: Mapping[str, str] = {
     "too_short": "long enough: {min_length} or more belong in it",
     "too_long": "short enough: {max_length} or fewer belong in it",
 }
-"""By pydantic's type of error, what the value is not; the numbers are those of the model."""
+"""What the value is not, by pydantic's type of error; bounds are filled in from the model."""
 
 _LONGEST_VALUE = 60
 """Characters of a wrong value that a message repeats; chosen by hand."""
@@ -52,9 +53,9 @@ def document_error(what: str, *within: str | int) -> PydanticCustomError:
 
     Args:
         what: names the value and says what it should be.
-        within: the keys from the validated value to the wrong one in it.
+        within: the keys from the validated value to the wrong one inside it.
     """
-    return PydanticCustomError(_TOLD, "{text}", {"text": what, "within": within})
+    return PydanticCustomError(_OWN_TYPE, "{text}", {"text": what, "within": within})
 
 
 def problems(
@@ -68,17 +69,17 @@ def problems(
 
     Args:
         error: what validation raised.
-        model: what was to be made, for the names near an unknown key.
-        under: where in the file stands what was to be that model.
+        model: the class that was validated, for the names near an unknown key.
+        under: keys of the file to the validated value.
         line: returns the line, from 1, of the value at a path; given where people write the file by hand.
     """
-    found = []
+    lines = []
     for entry in error.errors(include_url=False):
         path = _path(entry)
         number = line(path) if line else None
         where = ".".join(map(str, (*under, *path))) + (f" (line {number})" if number else "")
-        found.append(f"{where}: {_message(entry, path, model)}" if where else _message(entry, path, model))
-    return found
+        lines.append(f"{where}: {_message(entry, path, model)}" if where else _message(entry, path, model))
+    return lines
 
 
 def join_errors(found: list[str], place: str, error: type[InputError], remedy: str | None = None) -> InputError:
@@ -98,7 +99,7 @@ def _path(entry: Any) -> Path:
 
 def _message(entry: Any, path: Path, model: Any) -> str:
     kind, message = entry["type"], entry["msg"]
-    if kind == _TOLD:
+    if kind == _OWN_TYPE:
         return str(message)
     if kind == "missing":
         return "the key is missing"
@@ -124,12 +125,12 @@ def _keys(model: Any, path: Path) -> list[str]:
 def _model_in(annotation: Any) -> Any:
     if hasattr(annotation, "model_fields") or hasattr(annotation, "__dataclass_fields__"):
         return annotation
-    found = [_model_in(inner) for inner in getattr(annotation, "__args__", ())]
-    return next((model for model in found if model is not None), None)
+    models = [_model_in(inner) for inner in getattr(annotation, "__args__", ())]
+    return next((model for model in models if model is not None), None)
 
 
 def quantity(parse: Callable[[object], float]) -> BeforeValidator:
-    """Return what reads a number with its unit, as `ddpsim.common.units` has them."""
+    """Return a validator of numbers with a unit, which `parse` reads as `ddpsim.common.units` does."""
 
     def validate(value: object) -> object:
         try:

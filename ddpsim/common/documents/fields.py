@@ -1,8 +1,8 @@
-"""Marks of a field's type that say what a file may hold there: bounds, another key, what reads it and what writes it.
+"""Declares and writes records that have a file: marks in a field's `Annotated` type, and `document_of`.
 
-A record that has a file is declared once, with its checks: it is written by these here, and read in
-`ddpsim.common.documents.records`. Neither a mark nor what is written imports a library, so that rooms without any
-declare records too, and a run that reads no file pays for none.
+A dataclass is declared once, with bounds, keys and conversions of its fields: `Annotated[int, Bounds(ge=0), WRITTEN]`.
+`document_of` writes it, `ddpsim.common.documents.records.read_as` reads and checks it. Nothing here imports a library:
+a room without any can declare records, and a run that reads no file does not load pydantic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of a number, of how many characters or items there are, or of a text; by pydantic's names, as it has them."""
+    """Bounds of a number, a length or a text, with the names and meanings that pydantic gives them."""
 
     ge: float | None = None
     gt: float | None = None
@@ -45,9 +45,9 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Checked:
-    """What was read goes through `check`, which returns it, or something in its place.
+    """The value, once read, goes through `check`, which returns it or a replacement.
 
-    It raises an InputError for what cannot be, whose place is below the field.
+    `check` raises InputError for a wrong value, its place relative to the field.
     """
 
     check: Callable[[Any], Any]
@@ -55,7 +55,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Parsed:
-    """The JSON value is read by `read` alone, as `Checked` has it, and written by `write`."""
+    """The JSON value is read by `read` alone, which raises as `Checked.check` does, and written by `write`."""
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
@@ -88,24 +88,21 @@ class ByName:
 
 @dataclass(frozen=True)
 class Key:
-    """How a file writes a field.
-
-    Attributes:
-        path: keys to it, one in another; none where its key is its name.
-        stated: no file lacks it, though it has a default in Python.
-        written: it is written where it has its default too, though a file may lack it.
-    """
+    """How a file writes a field."""
 
     path: tuple[str, ...] = ()
+    """Nested keys to it; empty where the key is the field's name."""
     stated: bool = False
+    """Whether the file must have it, though it has a default in Python."""
     written: bool = False
+    """Whether its default is written too; a file may lack it."""
 
 
 STATED, WRITTEN = Key(stated=True), Key(written=True)
 
 
 class NotInFile:
-    """Marks a field that no file has: it is what somebody asked of the record later."""
+    """Marks a field that no file has, set later in Python."""
 
 
 def _check_amount(value: float) -> float:
@@ -126,7 +123,7 @@ Amount = Annotated[Number, Checked(_check_amount)]
 
 
 class InFile(NamedTuple):
-    """A field that a file has: as Python declares it, with its type, the marks of that and its key."""
+    """A field that a file has, with its type hint, the marks in it and its key."""
 
     field: Field[Any]
     hint: Any
@@ -140,7 +137,7 @@ class InFile(NamedTuple):
 
     @property
     def default(self) -> Any:
-        """The value where none is given; MISSING where one has to be."""
+        """The default; MISSING where there is none."""
         return self.field.default if self.field.default_factory is MISSING else self.field.default_factory()
 
 
@@ -148,17 +145,17 @@ class InFile(NamedTuple):
 def fields_in_file(kind: Any) -> tuple[InFile, ...]:
     """Return the fields of a record that a file has, in their order."""
     hints = get_type_hints(kind, include_extras=True)
-    found = []
+    listed = []
     for field in fields(kind):
         marks = marks_of(hints[field.name])
         if not any(mark is NotInFile for mark in marks):
             key = next((mark for mark in marks if isinstance(mark, Key)), Key())
-            found.append(InFile(field, hints[field.name], marks, key))
-    return tuple(found)
+            listed.append(InFile(field, hints[field.name], marks, key))
+    return tuple(listed)
 
 
 def marks_of(hint: Any) -> tuple[Any, ...]:
-    """Return the marks of a type, those of the one that may be None too."""
+    """Return the marks in a type hint; of `X | None` those of X."""
     if get_origin(hint) is Annotated:
         return (*hint.__metadata__, *marks_of(get_args(hint)[0]))
     if get_origin(hint) in (Union, types.UnionType):
@@ -178,17 +175,17 @@ def document_of(record: Any) -> Any:
     if not is_dataclass(record):
         return str(record) if isinstance(record, StrEnum) else record
     kind: Any = type(record)
-    found: dict[str, Any] = {"schema": kind.SCHEMA} if hasattr(kind, "SCHEMA") else {}
+    document: dict[str, Any] = {"schema": kind.SCHEMA} if hasattr(kind, "SCHEMA") else {}
     for each in fields_in_file(kind):
         value = getattr(record, each.field.name)
         if not (each.key.stated or each.key.written) and type(value) is type(each.default) and value == each.default:
             continue
-        place = found
+        place = document
         *above, last = each.path
         for key in above:
             place = place.setdefault(key, {})
         place[last] = _value_of(value, each.hint, each.marks)
-    return found
+    return document
 
 
 def keys_of(kind: Any) -> tuple[str, ...]:
@@ -216,9 +213,9 @@ def _value_of(value: Any, hint: Any, marks: tuple[Any, ...]) -> Any:
 
 
 def _columns_of(records: Sequence[Any], kind: Any) -> dict[str, list[Any]]:
-    found = {}
+    columns = {}
     for each in fields_in_file(kind):
         column = [getattr(record, each.field.name) for record in records]
         if each.key.stated or each.default is MISSING or any(value != each.default for value in column):
-            found[each.field.name] = document_of(column)
-    return found
+            columns[each.field.name] = document_of(column)
+    return columns

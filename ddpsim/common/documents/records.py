@@ -1,7 +1,9 @@
-"""Records that have a file: read and checked as their dataclasses declare them (`ddpsim.common.documents.fields`).
+"""Reads and checks records that have a file, as their dataclasses declare (`ddpsim.common.documents.fields`).
 
-Kinds are strict (no text for a number, no flag for a count), numbers finite. Keys that a record does not know are left
-out: a later version may have added them. One that people write has `EXTRA = "forbid"`: there they are misspelt.
+Start at `read_as`. `_schema` translates a field's type and marks to a schema of pydantic-core, which checks a whole
+file and collects all problems; that is its only use, records are plain dataclasses. Types are strict (no text for a
+number, no bool for a count) and numbers finite. Unknown keys are ignored, for a later version may have added
+them, but for a record with `EXTRA = "forbid"`, which people write: there they are misspelt.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def read_as(
     """Return `document` as `model`, a record of a file.
 
     Args:
-        model: what the document should be.
+        model: the record's class.
         document: parsed JSON or YAML.
         place: the file's name, for the message.
         error: what to raise where it is another's file, or anything in it is missing or of the wrong kind.
@@ -64,8 +66,8 @@ def read_as(
     except ValidationError as cause:
         from ddpsim.common.documents.yaml_reading import line_of
 
-        found = problems(cause, model, line=(lambda path: line_of(text, path)) if text else None)
-        raise join_errors(found, place, error, remedy) from cause
+        lines = problems(cause, model, line=(lambda path: line_of(text, path)) if text else None)
+        raise join_errors(lines, place, error, remedy) from cause
     except InputError as cause:
         within = place if cause.place is None else f"{place}: {cause.place}"
         raise error(cause.message, place=within, remedy=cause.remedy) from cause
@@ -92,7 +94,11 @@ def _validator_of(kind: Any) -> SchemaValidator:
 
 
 def _schema(hint: Any, marks: tuple[Any, ...] = ()) -> CoreSchema:
-    """Return pydantic's schema of a type of a record's field, with its marks."""
+    """Return pydantic's schema of a field's type, with its marks.
+
+    A mark that replaces the type's own schema returns at once; `Checked` wraps that of the remaining marks; `Bounds`
+    are collected and become arguments of the type's schema.
+    """
     if get_origin(hint) is Annotated:
         return _schema(get_args(hint)[0], (*hint.__metadata__, *marks))
     inner = get_args(hint)
@@ -119,14 +125,14 @@ def _schema(hint: Any, marks: tuple[Any, ...] = ()) -> CoreSchema:
 
 
 def _schema_within(hint: Any, marks: tuple[Any, ...], bounds: Mapping[str, Any]) -> CoreSchema:
-    """Return the schema of a type within bounds; `marks` are those of the one that may be None."""
+    """Return the schema of a type within bounds; `marks` are passed on to the X of `X | None`."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint in _PLAIN:
         return _PLAIN[hint](**bounds)
     if origin in (Union, types.UnionType):
         kinds = [each for each in inner if each is not types.NoneType]
-        made = _schema(kinds[0], marks) if len(kinds) == 1 else core_schema.union_schema([_schema(k) for k in kinds])
-        return made if len(kinds) == len(inner) else core_schema.nullable_schema(made)
+        schema = _schema(kinds[0], marks) if len(kinds) == 1 else core_schema.union_schema([_schema(k) for k in kinds])
+        return schema if len(kinds) == len(inner) else core_schema.nullable_schema(schema)
     if origin is tuple:
         return _tuple_schema(inner, bounds)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
@@ -139,15 +145,15 @@ def _schema_within(hint: Any, marks: tuple[Any, ...], bounds: Mapping[str, Any])
 
 
 def _raise_as_pydantic(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `check` with its InputError as one that pydantic collects with all others of the file."""
+    """Return `check` with its InputError converted, so that pydantic collects it with all others of the file."""
 
     def checked(value: Any) -> Any:
         try:
             return check(value)
         except InputError as error:
             keys = error.place.split(".") if error.place else []
-            told = str(InputError(error.message, remedy=error.remedy))
-            raise document_error(told, *(int(key) if key.isdigit() else key for key in keys)) from error
+            text = str(InputError(error.message, remedy=error.remedy))
+            raise document_error(text, *(int(key) if key.isdigit() else key for key in keys)) from error
 
     return checked
 
@@ -159,29 +165,33 @@ def _by_name(records: tuple[Any, ...]) -> dict[str, Any]:
 def _tuple_schema(inner: tuple[Any, ...], bounds: Mapping[str, Any]) -> CoreSchema:
     if inner[-1] is not Ellipsis:
         return core_schema.tuple_schema([_schema(each) for each in inner])
-    # Each wrong item is an error of its own, of a kilobyte.
+    # Bounded before items are checked: each wrong one is an error of a kilobyte.
     most = None if inner[0] is Any else MOST_ITEMS
     items = core_schema.list_schema(_schema(inner[0]), max_length=most, strict=True, **bounds)
     return core_schema.no_info_after_validator_function(tuple, items)
 
 
 def _record_schema(kind: Any) -> CoreSchema:
-    made = []
+    fields_of_schema = []
     for each in fields_in_file(kind):
         schema = _schema(each.hint)
         if each.default is not MISSING and not each.key.stated:
             schema = _with_default(schema, each.field)
         alias: list[str | int] | None = [*each.key.path] or None
-        made.append(core_schema.dataclass_field(each.field.name, schema, kw_only=True, validation_alias=alias))
-    had = {each.field.name for each in fields_in_file(kind)}
+        fields_of_schema.append(
+            core_schema.dataclass_field(each.field.name, schema, kw_only=True, validation_alias=alias)
+        )
+    read_names = {each.field.name for each in fields_in_file(kind)}
     for field in fields(kind):
-        if field.name not in had:
-            # Whatever stands under its name in the file is another thing of that name.
+        if field.name not in read_names:
+            # A key of that name in the file is not this field: `init=False` keeps it out.
             schema = _with_default(core_schema.any_schema(), field)
-            made.append(core_schema.dataclass_field(field.name, schema, init=False))
+            fields_of_schema.append(core_schema.dataclass_field(field.name, schema, init=False))
     record = core_schema.dataclass_schema(
         kind,
-        core_schema.dataclass_args_schema(kind.__name__, made, extra_behavior=getattr(kind, "EXTRA", "ignore")),
+        core_schema.dataclass_args_schema(
+            kind.__name__, fields_of_schema, extra_behavior=getattr(kind, "EXTRA", "ignore")
+        ),
         [field.name for field in fields(kind)],
         post_init=hasattr(kind, "__post_init__"),
         slots=hasattr(kind, "__slots__"),
@@ -197,7 +207,7 @@ def _with_default(schema: CoreSchema, field: Field[Any]) -> CoreSchema:
 
 
 def _columns_schema(kind: Any) -> CoreSchema:
-    """Return the schema of records that are written as columns, which is checked a column at a time: it is faster."""
+    """Return the schema of records that are written as columns, checked a column at a time, which is faster."""
     columns = {}
     for each in fields_in_file(kind):
         column: CoreSchema = core_schema.list_schema(_schema(each.hint), max_length=MOST_ITEMS, strict=True)

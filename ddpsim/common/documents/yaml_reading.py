@@ -1,4 +1,4 @@
-"""YAML read strictly: duplicate keys refused, errors with their line."""
+"""YAML read strictly: duplicate keys and odd numbers refused, size and nesting bounded, errors with their line."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def read_mapping(
 
     Args:
         text: the file's.
-        place: what names it in errors.
+        place: the file's name in errors.
         error: the kind of file's own.
         start: what to do where it is no mapping.
         wanted: what it should be, `a machine`; a file of another kind is refused.
@@ -97,6 +97,7 @@ def read_mapping(
 
 def _check_depth(text: str, place: str, error: type[InputError]) -> None:
     """Raise `error` for nesting that no file has, before a parser recurses into it."""
+    # By brackets and indentation, both upper bounds of a level; texts in quotes count too, which no real file notices.
     depth = deepest = 0
     for number, line in enumerate(text.splitlines(), 1):
         for bracket in re.findall(r"[][{}]", line):

@@ -1,1 +1,1 @@
-"""What a user may ask for, each option declared once: in a dataclass field with its type and an `Option`."""
+"""Options, each declared once: a dataclass's field with its type and an `Option` (`option`)."""

@@ -1,4 +1,4 @@
-"""Options as the arguments of a command line: what reading them gives back."""
+"""Options written as arguments of a command line: parsed again, they give the same values."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def flags(option: Declared) -> list[str]:
 
 
 def format_arguments(kind: type, values: Mapping[str, Any]) -> list[str]:
-    """Return the arguments that say `values`, by field name, of the dataclass `kind`; defaults are left out.
+    """Return the arguments for `values`, by field name, of the dataclass `kind`; defaults are left out.
 
     >>> from ddpsim.simulation.jobs.job_options import JobOptions
     >>> format_arguments(JobOptions, {"accumulate": 2, "broadcast_buffers": False, "stragglers": {3: 1.5}, "seed": 0})
     ['--accumulate', '2', '--no-broadcast-buffers', '--straggler', '3:1.5']
     """
-    found: list[str] = []
+    arguments: list[str] = []
     for option in list_declared(kind):
         if option.field in values and values[option.field] != option.default:
-            found += _arguments(option, values[option.field])
-    return found
+            arguments += _arguments(option, values[option.field])
+    return arguments
 
 
 def _arguments(option: Declared, value: Any) -> Iterator[str]:

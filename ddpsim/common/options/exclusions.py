@@ -1,11 +1,11 @@
 """Which options exclude each other: one table, read by both packages, the command line and the documentation.
 
-An option is written by its name, which stands for any value but the default, with a value as `comm=noop`, or with those
-it may have beside the default as `backend!nccl,rccl`. Also properties of a job have names here, as `fully_sharded`, and
-what a command is given beside a job, as `plan` and `step`.
+Each command checks the rows of its name in `TABLE` with `refuse_excluded`. In a row an option is a name, which means
+any value but the default; `comm=noop` means that value; `backend!nccl,rccl` any value but the default and those listed.
+Properties of a job (`fully_sharded`) and arguments of a command outside the job (`plan`, `step`) have names here, too.
 
-Elsewhere stand: options of one scheme that a room below this one reads (`ddpsim.collectives.schedules`), and what a
-value says of another, as stages that do not divide ranks.
+Not in the table: options of one scheme (`ddpsim.collectives.schedules` checks them), and values that contradict each
+other by arithmetic, as stages that do not divide ranks.
 """
 
 from __future__ import annotations
@@ -21,37 +21,30 @@ from ddpsim.common.options.option import default_of
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """An option, and those that it cannot stand beside.
-
-    Attributes:
-        option: the one.
-        refuses: the others.
-        needs: one that must be given beside it; None is none.
-        sentence: what is said of two, `{option}` and `{other}`, or the other without its value, `{name}`; of a need
-            where there is one.
-        place: of the error, an option; None names none.
-        remedy: what to do; `{name}` is the other.
-    """
+    """A row of the table: an option, those that exclude it, and one that it needs."""
 
     option: str
     refuses: tuple[str, ...] = ()
     needs: str | None = None
     sentence: str = "`{option}` and `{other}` are both given"
+    """The error's message: `{option}`, and `{other}`, excluded or missing, or `{name}`, the other without its value."""
     place: str | None = None
+    """The option at which the error stands; None is none."""
     remedy: str = "keep one"
+    """What to do; may hold `{name}`."""
 
 
 _OTHER_FIRST = "`{other}` and `{option}` are both given"
 _BOTH_NAMED = "`{option}` and `{name}` are both given"
 _PLANNED_TOO = "it and a plan are both given"
 _DDP_ALONE = "compression", "drop", "order", "find_unused_parameters", "process_groups"
-"""What DDP's reducer has, and no schedule in its place."""
+"""Options of DDP's reducer, which a schedule in its place does not have."""
 
 _OF_COUNTED = (
     "optimizer", "one_gpu_step", "pace_of", "batch_size", "clip_gradients", "sequence_length", "without",
     "activation_checkpointing",
 )  # fmt: skip
-"""What is of a model that is counted, and not of a capture that is carried to a GPU."""
+"""Options of a model whose operations are counted; a capture that is carried to a GPU has none of them."""
 
 TABLE: Mapping[str, tuple[Exclusion, ...]] = {
     "every job": (
@@ -313,12 +306,12 @@ TABLE: Mapping[str, tuple[Exclusion, ...]] = {
     ),
     "netlab": (Exclusion("topology", ("ranks", "rate", "delay"), place="netlab"),),
 }  # fmt: skip
-"""The rows, by what they are of."""
+"""The rows by the command or kind of job that they hold for."""
 
 _OF_SCHEME = ("fully_sharded", "replicated", "scheduled", "served")
-"""What a scheme is, which people see by the scheme's name."""
+"""Properties of a scheme, which errors name by the scheme."""
 _BARE = {"plan", "local_iterations"}
-"""Options whose values say no more, or more than a line holds."""
+"""Options that errors name without their value, which says nothing or is longer than a line."""
 _WORDS = {"stragglers": "straggler", "caps": "bucket_cap_mb"} | dict.fromkeys(_OF_SCHEME, "scheme")
 
 
@@ -330,14 +323,14 @@ def refuse_excluded(
     allowed: Collection[str] = (),
     beside: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
-    """Raise `error` for the first row that `job` has the option of, and lacks what it needs or has what it refuses.
+    """Raise `error` for the first row whose option is set while one that it needs is not, or one it excludes is.
 
     Args:
-        job: a dataclass of options; None is none.
-        of: which rows of the table.
-        error: raised where two contradict.
+        job: a dataclass of options; None where `beside` has all.
+        of: key of the rows in the table.
+        error: the class to raise.
         allowed: options that are not refused here, whatever the table says.
-        beside: what is given beside the job, by its name, by which it is written too; what is false is not given.
+        beside: arguments outside the job, by name; a false value is one that is not set.
     """
     for row in TABLE[of]:
         if not is_given(job, row.option, beside=beside):
@@ -356,24 +349,24 @@ def refuse_excluded(
 def is_given(
     job: Any, option: str, allowed: Collection[str] = (), beside: Mapping[str, object] = MappingProxyType({})
 ) -> bool:
-    """Whether `job`, or what is given beside it, has an option as the table writes it."""
+    """Whether an option, written as in the table, is set in `job` or `beside`."""
     name, _, value = option.partition("=")
     name, _, others = name.partition("!")
     if name in allowed:
         return False
     if name in beside:
         return bool(beside[name])
-    found = getattr(job, name)
+    present = getattr(job, name)
     if value:
-        return str(found) == value
+        return str(present) == value
     declared = {each.name: each for each in fields(job)}
     if name not in declared:
-        return bool(found)
-    return bool(found != default_of(declared[name])) and str(found) not in others.split(",")
+        return bool(present)
+    return bool(present != default_of(declared[name])) and str(present) not in others.split(",")
 
 
 def written(job: Any, option: str, beside: Collection[str] = ()) -> str:
-    """Return an option of `job` as people write it, with its value where that says more."""
+    """Return an option of `job` as people write it, `comm=noop`, or its name alone where the value adds nothing."""
     name = _name(option)
     if name in beside or name in _BARE:
         return name
@@ -389,5 +382,5 @@ def _name(option: str) -> str:
 
 
 def given(job: Any, options: Sequence[str]) -> Iterator[str]:
-    """Yield those of `options` that `job` has, as people write them."""
+    """Yield those of `options` that are set in `job`, as people write them."""
     return (written(job, each) for each in options if is_given(job, each))

@@ -1,4 +1,4 @@
-"""The input stage: how a batch is loaded and copied to the device, before forward can begin with it."""
+"""The input stage of a training step: a batch is loaded and copied to the device before forward can begin."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _bytes(text: str, place: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStage:
-    """What each iteration of a rank does to have its batch on the device.
+    """How a rank loads the batch of each iteration and copies it to the device.
 
     Attributes:
         load_s: seconds in which one process loads one batch.
@@ -136,8 +136,9 @@ class Loader:
         stage = self._stage
         if stage.loaders == 0:
             return now_s + stage.load_s
+        # A process begins batch n when batch n - ahead is taken: then it is no more than `PREFETCH` ahead.
         number, ahead = len(self._taken), PREFETCH * stage.loaders
-        asked_s = self._taken[number - ahead] if number >= ahead else 0.0
-        self._ready_s = max(self._ready_s + self._every_s, asked_s + stage.load_s)
+        free_s = self._taken[number - ahead] if number >= ahead else 0.0
+        self._ready_s = max(self._ready_s + self._every_s, free_s + stage.load_s)
         self._taken.append(max(now_s, self._ready_s))
         return self._taken[-1]

@@ -1,4 +1,4 @@
-"""Options as keys of a YAML file: fields of a pydantic model, read from the declarations of the options."""
+"""Options as keys of a YAML file: fields of a pydantic model, made from the options' declarations."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def with_options(
     A value is what Python takes, or text as on the command line. Each other name of an option is a key of it too.
 
     Args:
-        base: the keys of the file that are no options.
-        kind: declares the options.
-        without: fields of it that are no keys.
-        defaults: by field, of options that are not as in `kind` where nothing is given.
-        keys: by field, what the file calls an option in the first place; else what people write.
+        base: a model with the keys of the file that are no options.
+        kind: the dataclass of options.
+        without: its fields that are no keys.
+        defaults: by field, defaults that differ from those of `kind`.
+        keys: by field, the preferred key of an option; else the name that people write.
     """
     taken = {*base.model_fields, *without}
     fields: dict[str, Any] = {}
@@ -47,13 +47,13 @@ def with_options(
 
 
 def values_of(model: BaseModel, kind: type) -> dict[str, Any]:
-    """Return what a model by `with_options` says of the options of `kind`, by field."""
+    """Return the values of the options of `kind` in a model made by `with_options`, by field."""
     names = {name: each for each in list_declared(kind) for name in (_key(each), each.field, *each.option.also)}
     return {names[key].field: getattr(model, key) for key in type(model).model_fields if key in names}
 
 
 def _key(each: Declared) -> str:
-    """Return how a file says an option, which is true or false where the command line has a flag to switch it off."""
+    """Return the key of an option: its name, and of one that a flag switches off, its field, which is true or false."""
     return each.field if each.switched_off else each.name
 
 
@@ -65,7 +65,7 @@ def _annotation(each: Declared) -> Any:
 
 
 def _read(each: Declared, value: Any) -> Any:
-    """Return the value that text or a switch says; what is neither as it is."""
+    """Return the value of a text, or of true and false for `on` and `off`; any other value as it is."""
     if isinstance(value, bool) and get_origin(each.kind) is Literal and {"on", "off"} <= {*each.choices}:
         return "on" if value else "off"
     texts = value if each.option.repeated else [value]

@@ -1,9 +1,9 @@
-"""An option is one field of a dataclass: its name, type and default there, what else is to be said in an `Option`.
+"""An option is one field of a dataclass: name, type and default are Python's, an `Option` in its annotation the rest.
 
-The command line, a campaign's YAML and the provenance of a run are made from these declarations; whoever adds an option
-adds one field.
-
-Rules that several options keep raise errors that name the option as Python does.
+The command line (`ddpsim.cli.expand`), a campaign's YAML (`keys`) and the provenance of a run (`option_values`) are
+made from these declarations: whoever adds an option adds one field. The checks at the end (`check_choices`, ...)
+are shared by the dataclasses' `__post_init__`; their errors name the option as Python does, and the command line turns
+that into the flag.
 """
 
 from __future__ import annotations
@@ -36,33 +36,30 @@ class Section(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a field's type and default do not say of an option.
-
-    Attributes:
-        help: one line.
-        metavar: stands for the value in the help; None where the choices of a `Literal` do.
-        name: how people write it where it is not the field's name: `impl`, `straggler`, `no_stamps`.
-        also: other names that people may write for it.
-        least: smallest whole number, refused by the parser of the command line.
-        parse: makes the value of text and the field's name; None where the type says how.
-        repeated: `parse` takes a list of texts, of an option that may be given several times.
-        text: the default as text, of an option with `parse`.
-        off: one line of the flag that switches it off, where it is on unless that is given.
-    """
+    """The part of an option's declaration that is not in its field's type and default."""
 
     help: str
+    """One line."""
     metavar: str | None = None
+    """Stands for the value in the help; None where the choices of a `Literal` do."""
     name: str | None = None
+    """Its name on the command line where that is not the field's: `impl`, `straggler`, `no_stamps`."""
     also: tuple[str, ...] = ()
+    """Other names of it."""
     least: int | None = None
+    """Smallest whole number, checked by the parser of the command line."""
     parse: Parse | None = None
+    """Returns the value of a text, with the field's name for errors; None where the type suffices."""
     repeated: bool = False
+    """Whether the option may occur several times, and `parse` takes the list of texts."""
     text: str | None = None
+    """The default as text, for an option with `parse`."""
     off: str | None = None
+    """Help of the flag that switches it off, for an option that is on by default."""
 
 
 def plain_signature(kind: Class) -> Class:
-    """Return a dataclass whose constructor shows the types of its options without what the command line says of them.
+    """Return the dataclass with its options' types in the constructor's signature, without their `Option`s.
 
     `help` then has `bucket_cap_mb: float | None` where the field is `Annotated[float | None, Option(...)]`.
     """
@@ -74,23 +71,18 @@ def plain_signature(kind: Class) -> Class:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An option as a dataclass's field declares it.
-
-    Attributes:
-        field: name in Python and in the provenance.
-        kind: type of a value that is given: of `int | None` it is int.
-        nullable: whether None is a value.
-        default: where nothing is given.
-        option: what else is said.
-        section: of a long help; None is before all of them.
-    """
+    """An option with all of its declaration: the field's, and its `Option`."""
 
     field: str
+    """Its name in Python and in the provenance."""
     kind: Any
+    """Type of its values but None: of `int | None` it is int."""
     nullable: bool
+    """Whether None is a value."""
     default: Any
     option: Option
     section: Section | None = None
+    """Of a long help; None stands before all of them."""
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -99,12 +91,12 @@ class Declared:
 
     @property
     def switched_off(self) -> bool:
-        """Whether the option, being on unless it is given, is given to switch it off."""
+        """Whether the option is on by default, and its flag switches it off."""
         return self.kind is bool and bool(self.default)
 
     @property
     def help(self) -> str:
-        """What the flag does: of one that switches off, that."""
+        """The help of the flag; of one that switches off, of doing that."""
         return (self.option.off if self.switched_off else None) or self.option.help
 
     @property
@@ -112,17 +104,17 @@ class Declared:
         """How people write it, with underscores."""
         return self.option.name or (f"no_{self.field}" if self.switched_off else self.field)
 
-    def value(self, given: Any) -> Any:
-        """Return the field's value of what a command line hands over.
+    def value(self, parsed: Any) -> Any:
+        """Return the field's value for one that the command line's parser returns.
 
         Raises:
             InputError: text that cannot be read.
         """
         if self.switched_off:
-            return not given
+            return not parsed
         if self.option.parse is None:
-            return given
-        return self.default if given is None else self.option.parse(given, self.field)
+            return parsed
+        return self.default if parsed is None else self.option.parse(parsed, self.field)
 
 
 @functools.cache
@@ -201,14 +193,14 @@ def default_of(field: Field[Any]) -> Any:
 
 
 LARGEST_FACTOR = 1e9
-"""On any time; its inverse is the smallest."""
+"""Largest factor on any time; its inverse is the smallest."""
 
 
 _KINDS: Mapping[Any, tuple[type, str]] = {
     int: (Integral, "a whole number, e.g. 4"), float: (Real, "a number, e.g. 1.5"), bool: (bool, "True or False"),
     str: (str, "a text, as the command line takes it"),
 }  # fmt: skip
-"""What values of an option of a type are, and in words."""
+"""Abstract type of an option's values by its declared type, and in words."""
 
 
 def check_choices(options: Any) -> None:

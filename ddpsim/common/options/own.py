@@ -1,4 +1,4 @@
-"""What people bring of their own and name by `package.module:name`: schemes, predictors, training steps."""
+"""Users' own code, named by `package.module:name`: schemes, predictors, training steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 
 def import_object(path: str) -> Any:
-    """Return what `package.module:name` names, found from the working folder too.
+    """Return the object `package.module:name`, of an installed module or one in the working folder.
 
-    Raises what the module raises where it is imported; ImportError or AttributeError where there is no such thing, and
+    Raises what the module raises on import; ImportError or AttributeError where there is no such thing, and
     ImportError where the module calls `sys.exit`, which would end this process without a word.
     """
     module, _, name = path.partition(":")
@@ -25,7 +25,7 @@ def import_object(path: str) -> Any:
 
 @contextmanager
 def convert_exit(error: type[Exception]) -> Iterator[None]:
-    """Turn the `SystemExit` of somebody else's code within the block into `error`; a signal's own kind passes."""
+    """Turn the `SystemExit` of a user's code within the block into `error`; a signal's own kind passes."""
     try:
         yield
     except SystemExit as ended:

@@ -9,7 +9,7 @@ from ddpsim.common.errors import InputError
 from ddpsim.common.units import parse_bandwidth
 
 NIC = "nic"
-"""What a list without a name is of."""
+"""The links of a list of rates that names none."""
 
 _UNIT = re.compile(r"[A-Za-z].*$")
 

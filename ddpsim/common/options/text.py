@@ -20,7 +20,7 @@ def numbers(text: str, name: str, example: str = "1,5,25", unit: str = "") -> li
     Raises:
         InputError: where one is not a finite number; the option, the value and an example are named.
     """
-    found = []
+    values = []
     for item in text.split(","):
         try:
             value = float(item.strip().removesuffix(unit))
@@ -29,8 +29,8 @@ def numbers(text: str, name: str, example: str = "1,5,25", unit: str = "") -> li
         if not abs(value) < float("inf"):
             what = f"{item!r} is not a number{unit and f' of {unit}'}"
             raise InputError(what, place=name, remedy=f"write e.g. `{name}={example}`")
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
 def parse_one_number(text: str, name: str, example: str, unit: str = "") -> float:
@@ -39,10 +39,10 @@ def parse_one_number(text: str, name: str, example: str, unit: str = "") -> floa
     Raises:
         InputError: where `text` is no number, or several.
     """
-    found = numbers(text, name, example, unit)
-    if len(found) != 1:
+    values = numbers(text, name, example, unit)
+    if len(values) != 1:
         raise InputError(f"{text!r} is not one number", place=name, remedy=f"write e.g. `{name}={example}`")
-    return found[0]
+    return values[0]
 
 
 def counts(text: str, name: str, example: str = "1,2,4") -> list[int]:
@@ -51,11 +51,11 @@ def counts(text: str, name: str, example: str = "1,2,4") -> list[int]:
     Raises:
         InputError: where one is no whole number of at least 1.
     """
-    found = numbers(text, name, example)
-    for value in found:
+    values = numbers(text, name, example)
+    for value in values:
         if value < 1 or value != int(value):
             raise InputError(f"{value:g} is not a count", place=name, remedy=f"write e.g. `{name}={example}`")
-    return [int(value) for value in found]
+    return [int(value) for value in values]
 
 
 def indices(text: str, name: str, example: str) -> list[int]:
@@ -64,11 +64,11 @@ def indices(text: str, name: str, example: str) -> list[int]:
     Raises:
         InputError: where one is no such number.
     """
-    found = numbers(text, name, example)
-    for value in found:
+    values = numbers(text, name, example)
+    for value in values:
         if value < 0 or value != int(value):
             raise InputError(f"{value:g} is not a number of a GPU", place=name, remedy=f"write e.g. `{name}={example}`")
-    return [int(value) for value in found]
+    return [int(value) for value in values]
 
 
 def cap(text: str, name: str) -> float:
@@ -87,15 +87,15 @@ def factors(items: list[str], name: str) -> dict[int, float]:
     Raises:
         InputError: where an item is not `RANK:F` with a rank of at least 0, or a rank is given twice.
     """
-    found: dict[int, float] = {}
+    by_rank: dict[int, float] = {}
     for item in items:
         rank, colon, factor = item.partition(":")
         if not colon or not (rank.isascii() and rank.isdecimal()):
             remedy = f"write RANK:F, e.g. `{name}=3:1.5`"
             raise InputError(f"{item!r} names no rank and factor", place=name, remedy=remedy)
-        _refuse_again(int(rank) in found, f"{name}[{rank}]")
-        found[int(rank)] = parse_one_number(factor, name, "3:1.5")
-    return found
+        _refuse_again(int(rank) in by_rank, f"{name}[{rank}]")
+        by_rank[int(rank)] = parse_one_number(factor, name, "3:1.5")
+    return by_rank
 
 
 def layers_by_rank(items: list[str], name: str) -> dict[int, tuple[str, ...]]:
@@ -104,7 +104,7 @@ def layers_by_rank(items: list[str], name: str) -> dict[int, tuple[str, ...]]:
     Raises:
         InputError: where an item names no ranks and layers, or a rank is given twice.
     """
-    found: dict[int, tuple[str, ...]] = {}
+    by_rank: dict[int, tuple[str, ...]] = {}
     for item in items:
         ranks, colon, layers = item.partition(":")
         first, _, last = ranks.partition("-")
@@ -113,9 +113,9 @@ def layers_by_rank(items: list[str], name: str) -> dict[int, tuple[str, ...]]:
             remedy = f"write RANK:LAYER, e.g. `{name}=3:encoder.layer.3` or `{name}=4-7:encoder.layer.3`"
             raise InputError(f"{item!r} names no rank and layer", place=name, remedy=remedy)
         for rank in range(ends[0], ends[1] + 1):
-            _refuse_again(rank in found, f"{name}[{rank}]")
-            found[rank] = tuple(layers.split(","))
-    return found
+            _refuse_again(rank in by_rank, f"{name}[{rank}]")
+            by_rank[rank] = tuple(layers.split(","))
+    return by_rank
 
 
 def percentage(text: str, name: str) -> float:
@@ -135,15 +135,15 @@ def phase_factors(items: list[str], name: str) -> dict[str, float]:
     Raises:
         InputError: where an item is not `PHASE=F`, or a phase is given twice.
     """
-    found: dict[str, float] = {}
+    by_phase: dict[str, float] = {}
     for item in items:
         phase, sign, factor = item.replace(":", "=", 1).partition("=")
         if not phase or not sign:
             remedy = f"write PHASE=F, e.g. `{name}=forward=1.1`"
             raise InputError(f"{item!r} names no phase and factor", place=name, remedy=remedy)
-        _refuse_again(phase in found, f"{name}[{phase}]")
-        found[phase] = parse_one_number(factor, name, "forward=1.1")
-    return found
+        _refuse_again(phase in by_phase, f"{name}[{phase}]")
+        by_phase[phase] = parse_one_number(factor, name, "forward=1.1")
+    return by_phase
 
 
 def probabilities(items: list[str], name: str) -> dict[str, float]:
@@ -152,15 +152,15 @@ def probabilities(items: list[str], name: str) -> dict[str, float]:
     Raises:
         InputError: where an item is not `LAYER:P`, or a layer is given twice.
     """
-    found: dict[str, float] = {}
+    by_layer: dict[str, float] = {}
     for item in items:
         layer, _, probability = item.rpartition(":")
         if not layer:
             remedy = f"write LAYER:P, e.g. `{name}=encoder.layer.3:0.2`"
             raise InputError(f"{item!r} names no layer and probability", place=name, remedy=remedy)
-        _refuse_again(layer in found, f"{name}[{layer}]")
-        found[layer] = parse_one_number(probability, name, "encoder.layer.3:0.2")
-    return found
+        _refuse_again(layer in by_layer, f"{name}[{layer}]")
+        by_layer[layer] = parse_one_number(probability, name, "encoder.layer.3:0.2")
+    return by_layer
 
 
 def _refuse_again(known: bool, place: str) -> None:

@@ -1,7 +1,8 @@
-"""Tables of records by the names of their columns: as text, CSV, HTML.
+"""Tables of records by the names of their columns: `table_of` makes one, `text_of` and `csv_of` write it.
 
-What `declared` says of a column holds wherever it is shown. Of all else the end of a key is its unit, and says how its
-values are shown; the ends of a band stand beside what they are of.
+A declaration in `declared` holds wherever the column is shown. Otherwise the end of a key is its unit (`_s`, `_bytes`),
+which determines heading and digits (`heading_of`, `_cell`); a key's band is in keys with `_low` and `_high`, and stands
+behind the value.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NUMBER = re.compile(r"[+-]?\d[\d,.]*( %)?")
 
 
 def parse_columns(text: str | None, place: str = "columns") -> tuple[str, ...]:
-    """Return the names of columns that are asked for: `nodes,step_s`; none where nothing is.
+    """Return the names of columns in a text `nodes,step_s`; none without a text.
 
     Raises:
         InputError: no name, a name twice, or one that no column has.
@@ -52,13 +53,13 @@ def parse_columns(text: str | None, place: str = "columns") -> tuple[str, ...]:
 
 
 def cell_of(record: Record, key: str, *, bands: bool = True, plain: bool = False, digits: int = 1) -> str | None:
-    """Return the cell of a record in the column of a key; None where there is nothing to say.
+    """Return the cell of a record in the column of a key; None where it is empty.
 
     Args:
         record: flat.
         key: of the column.
-        bands: whether it has its band in brackets, where the record has one and the column says nothing else.
-        plain: whether it reads as the unit of the key has it, whatever is declared.
+        bands: whether the band follows in brackets, where the record has one and the column declares no other cell.
+        plain: whether to write the value by the unit of its key, whatever is declared.
         digits: decimals of a per cent.
     """
     declared = DECLARED.get(key)
@@ -68,17 +69,19 @@ def cell_of(record: Record, key: str, *, bands: bool = True, plain: bool = False
     return _format_band(key, record, digits) if bands else _cell(key, record.get(key), digits)
 
 
-def table_of(command: str, records: Sequence[Record], asked: Sequence[str] = (), *, bands: bool = True) -> ResultTable:
-    """Return the table that a command has of its records.
+def table_of(
+    command: str, records: Sequence[Record], columns: Sequence[str] = (), *, bands: bool = True
+) -> ResultTable:
+    """Return a command's table of its records.
 
     Args:
         command: one of `SHOWN`; of any other name all columns are shown.
         records: flat.
-        asked: names of columns in the place of those.
+        columns: names of columns to show instead.
         bands: as those of `cell_of`.
     """
     currency = next((str(found) for record in records if (found := record.get("cost_currency"))), "cost")
-    names = asked or list_shown(command, records)
+    names = columns or list_shown(command, records)
     shown = SHOWN.get(command, _ALL)
     rows = tuple(
         tuple(cell_of(record, name, bands=bands, plain=name in shown.plain, digits=shown.digits) for name in names)
@@ -91,20 +94,20 @@ def table_of(command: str, records: Sequence[Record], asked: Sequence[str] = (),
 _ALL = ShownColumns(())
 
 
-def text_of(command: str, records: Sequence[Record], asked: Sequence[str] = (), *, bands: bool = False) -> str:
-    """Return the same as text; of what is too wide the columns that say which row it is stand in each part."""
-    names = asked or list_shown(command, records)
+def text_of(command: str, records: Sequence[Record], columns: Sequence[str] = (), *, bands: bool = False) -> str:
+    """Return the same as text; a table that is too wide is cut, with the columns that identify a row in each part."""
+    names = columns or list_shown(command, records)
     places = [number for number, name in enumerate(names) if name in DECLARED and DECLARED[name].place]
     return table_of(command, records, names, bands=bands).parts(places)
 
 
-def csv_of(command: str, records: Sequence[Record], asked: Sequence[str] = ()) -> str:
+def csv_of(command: str, records: Sequence[Record], columns: Sequence[str] = ()) -> str:
     """Return the same as CSV: names, and values in the units of their names; words where a column has no such key.
 
     Costs, which stand below in text, are more columns.
     """
     shown = [each for each in (command, f"{command}: costs") if each in SHOWN]
-    names = asked or tuple(dict.fromkeys(name for each in shown for name in list_shown(each, records)))
+    names = columns or tuple(dict.fromkeys(name for each in shown for name in list_shown(each, records)))
     lines = StringIO()
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(names)
@@ -119,7 +122,7 @@ def _plain_value(name: str, record: Record) -> object:
 
 
 def list_shown(command: str, records: Sequence[Record]) -> tuple[str, ...]:
-    """Return the columns that a command shows unasked: known ones, some of them only where rows differ in them."""
+    """Return the columns that a command shows by default, without empty ones and those that differ in no row."""
     shown, known = SHOWN.get(command, _ALL), []
     present = dict.fromkeys(key for record in records for key in record)
     ends = {end for key in present for end in band_keys(key, present) or ()}
@@ -181,7 +184,7 @@ def band_keys(key: str, present: Container[str]) -> tuple[str, str] | None:
 
 
 def _list_ends(key: str) -> tuple[str, str, str, str]:
-    """Return what the ends of a key's band may be called."""
+    """Return the possible keys of the ends of a key's band."""
     unit = next((suffix for suffix in ("_s", "_us", "_bytes", "_Bps") if key.endswith(suffix)), "")
     stem = key.removesuffix(unit)
     return f"{stem}_low{unit}", f"{stem}_high{unit}", f"{key}_low", f"{key}_high"

@@ -1,7 +1,7 @@
-"""Every column of the tables of results, declared once: its name, what it is called and means, how it reads.
+"""Every column of the tables of results, declared once: name, title, meaning, and how its cells are written.
 
-A column is named as its key in the JSON document, or, where it says several keys in few words, as what those are. Who
-adds a column to a command adds its line to `COLUMNS`, and its name to `SHOWN` where it is to be shown unasked.
+A column has the name of its key in the JSON document, or a name of its own where its cell combines several keys. To add
+a column: a `DeclaredColumn` in `_DECLARED`, and its name in `SHOWN` under each command that shows it by default.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ class DeclaredColumn:
     what: str
     """What it is, in a sentence."""
     title: str | None = None
-    """What it is called otherwise than its name says, without its unit, which is the end of the name."""
+    """Its heading where that is not the name, without the unit, which is the end of the name."""
     heading: str | None = None
     """The whole heading, where name and unit do not make it; `{currency}` in it is that of the prices."""
     read: Callable[[Record], object] | None = None
-    """How a row's cell reads; None is as the unit has it, with its band where bands are shown."""
+    """Returns a row's cell; None writes the key's value by its unit, with its band where bands are shown."""
     form: Callable[[Any], str | None] | None = None
-    """How a value reads, where its unit does not say it."""
+    """Writes a value, where its unit does not determine that."""
     signed: bool = False
     """Whether a share has its sign: an error, not a part of a whole."""
     words: bool = False
     """Whether cells begin at the left."""
     place: bool = False
-    """Whether it says which row it is; a table that is too wide has it again in each of its parts."""
+    """Whether it identifies a row; a table that is too wide has it again in each of its parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownColumns:
-    """The columns that a table has where none are asked for, those that no row knows left out."""
+    """The columns that a table has by default, without those that are empty in all rows."""
 
     names: tuple[str, ...]
     differing: frozenset[str] = frozenset()
-    """Of these, those that are left out where all rows have the same."""
+    """Of these, those that are left out where all rows have the same value."""
     plain: frozenset[str] = frozenset()
-    """Of these, those that read as their unit has it: steps to hundredths, where rows differ by little."""
+    """Of these, those written by their unit whatever is declared: steps to hundredths, where rows differ by little."""
     digits: int = 1
     """Decimals of a per cent."""
 
@@ -252,7 +252,7 @@ _DECLARED = (
 )  # fmt: skip
 
 COLUMNS: Mapping[str, DeclaredColumn] = {each.name: each for each in _DECLARED}
-"""Of rows that are predictions, by name, in the order in which the reference has them."""
+"""Columns of rows that are predictions, by name, in the order of the reference."""
 
 _OF_A_STEP = (
     DeclaredColumn("part", "A part of the step.", words=True),
@@ -316,12 +316,12 @@ _OF_A_STEP = (
 )  # fmt: skip
 
 DECLARED: Mapping[str, DeclaredColumn] = {**COLUMNS, **{each.name: each for each in _OF_A_STEP}}
-"""Those of what one step is made of, too."""
+"""All columns, those of the parts of one step included."""
 
-_TOLD_APART = frozenset({"model", "batch_size", "precision", "cap", "scheme"})
+_DISTINGUISHING = frozenset({"model", "batch_size", "precision", "cap", "scheme"})
 
-TELLING = _TOLD_APART - {"model"} | {"rate", "other_pace", "micro_batch_s"}
-"""Columns of a comparison that tell rows of a model and machine apart, beside their nodes."""
+TELLING = _DISTINGUISHING - {"model"} | {"rate", "other_pace", "micro_batch_s"}
+"""Columns of a comparison, next to nodes, that distinguish rows of one model and machine."""
 
 SHOWN: Mapping[str, ShownColumns] = {
     "plan": ShownColumns((
@@ -357,11 +357,11 @@ SHOWN: Mapping[str, ShownColumns] = {
         "model", "machine", "gpus", "precision", "batch_size", "cap", "scheme", "rate", "other_pace", "micro_batch_s",
         "step_s", "samples_per_s", "scaling_efficiency", "tokens_per_s", "exposed_share", "binds",
         "binding_link", "memory",
-    ), _TOLD_APART),
+    ), _DISTINGUISHING),
     "compare: costs": ShownColumns((
         "model", "machine", "gpus", "precision", "batch_size", "cap", "scheme", "rate", "other_pace", "cost_per_hour",
         "cost_per_million_samples", "epoch_s", "cost_per_epoch", "pareto",
-    ), _TOLD_APART),
+    ), _DISTINGUISHING),
     "compression": ShownColumns((
         "machine", "nodes", "scheme", "ratio", "plain_s", "step_s", "gain", "pays_below", "measured",
     )),

@@ -20,7 +20,7 @@ Cells = tuple[str | None, ...]
 WIDEST = 100
 """Characters of a line of a table, beyond which cells take several; chosen by hand, for half a wide screen."""
 _HIDDEN = {ord(each): 0xE000 + ord(each) for each in "\t\n\v\f\r"}
-"""White space that is no space, and stands for itself: as characters of private use no line is broken at it."""
+"""White space but the space, mapped to characters of private use, at which `wrap` breaks no line."""
 _UNHIDDEN = {hidden: each for each, hidden in _HIDDEN.items()}
 _NARROWEST = 10
 """Characters that a column of words keeps at least; chosen by hand."""
@@ -68,8 +68,8 @@ class ResultTable:
         """Return the text of the table, in several parts below each other where it is wider than `WIDEST`.
 
         Args:
-            places: numbers of the columns that say which row it is, and stand in each part, the first of them that take
-                half a line.
+            places: numbers of the columns that identify a row: the first of them that fit half a line stand in each
+                part.
         """
         while places and _longest(self._pick(places).text()) > WIDEST / 2:
             places = places[:-1]
@@ -101,7 +101,11 @@ class ResultTable:
         return {"header": list(self.header), "rows": [list(row) for row in self._mark_cells("–")]}
 
     def _widths(self, cells: Sequence[Sequence[str]], widest: int) -> list[int]:
-        """Return the widths of columns where lines are at most `widest`: first words are broken, then headings."""
+        """Return the widths of columns so that lines are at most `widest`, as far as that goes.
+
+        In three steps, each only where the line is still too wide: columns of words shrink together, none below its
+        longest word or `_NARROWEST`; headings wrap, to the width of the cells below; bands move under their numbers.
+        """
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         words = [number for number in sorted(self.words) if number < len(widths)]
         whole = {number: max(len(word) for row in cells for word in row[number].split(" ")) for number in words}
@@ -144,7 +148,7 @@ def _lines_of(cell: str, width: int) -> list[str]:
     number, *band = _split_band(cell)
     if band and number.lstrip("+-")[:1].isdigit():
         return [number, *band]
-    # What a name has of control characters stays where it is, for the stream to show it as what it is.
+    # A name may hold tabs and line ends: they stay, for the guarded stream to show them escaped.
     words = cell.translate(_HIDDEN)
     lines = wrap(words, width, break_long_words=False, break_on_hyphens=False)
     return [line.translate(_UNHIDDEN) for line in lines]

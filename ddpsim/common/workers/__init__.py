@@ -1,1 +1,1 @@
-"""Workers: who computes the points of a sweep, in which order, and what is kept of them when one ends early."""
+"""Workers compute the points of a sweep: pools of processes or of a cluster, their loop, and the journal of answers."""

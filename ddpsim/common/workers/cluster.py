@@ -1,4 +1,4 @@
-"""A crew of a Dask cluster's workers, which a scheduler at an address gives their points."""
+"""`DaskPool`: the workers of a Dask cluster, behind a scheduler at an address."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ REACH_S = 5.0
 
 _PLACE = "scheduler"
 _LOGS = ("distributed", "distributed.client", "distributed.core", "tornado.application")
-"""Loggers of the client, silent while it is used: what goes wrong is said once, in this project's words."""
+"""Loggers of the client, silent while it is used: an error is printed once, in this project's words."""
 _ADDRESS = re.compile(r"(?:(tcp|tls|ws|wss)://)?([^\s/]+):(\d{1,5})")
 _LONGEST_GREETING = 1 << 20
 """Bytes; Dask's has some hundreds."""
 
 
 class DaskPool:
-    """A crew of all workers of the scheduler at `address`, each of the version of this process.
+    """All workers of the scheduler at `address`, each of the version of this process.
 
-    A worker that joins later is asked for its version with every point. Dask itself gives a lost worker's points to
+    A worker that joins later has its version checked with each point. Dask itself gives a lost worker's points to
     others, as often as the scheduler's `allowed-failures` says.
 
     Raises:
@@ -60,7 +60,7 @@ class DaskPool:
         return future
 
     def is_lost(self, error: BaseException) -> bool:
-        """Whether Dask gave a point up, having lost every worker that it gave it to."""
+        """Whether Dask gave a point up because each worker that had it was lost."""
         return isinstance(error, self._killed)
 
     def convert_error(self, error: BaseException) -> BaseException:
@@ -68,7 +68,7 @@ class DaskPool:
         return self._make_lost_error() if isinstance(error, CancelledError | OSError) else error
 
     def check(self) -> None:
-        """Refuse to wait for a scheduler that is gone: not every future of Dask's is told of it."""
+        """Refuse to wait for a scheduler that is gone: some futures of Dask's never end then."""
         if self._client.status != "running":
             raise self._make_lost_error()
 
@@ -103,17 +103,20 @@ class DaskPool:
         except TimeoutError as error:
             remedy = f"start some: `dask worker {self.address} --nworkers auto --nthreads 1`"
             raise WorkersError(f"{self.address} has no worker", place=_PLACE, remedy=remedy) from error
-        there = {f"scheduler {self.address}": self._client.run_on_scheduler(_asked_version())}
-        there |= {f"worker {name}": found for name, found in sorted(self._client.run(_asked_version()).items())}
-        for place, found in there.items():
-            if found != __version__:
-                what = f"has {f'ddpsim {found}' if found else 'no ddpsim'}, this is ddpsim {__version__}"
+        versions = {f"scheduler {self.address}": self._client.run_on_scheduler(_version_reader())}
+        versions |= {f"worker {name}": version for name, version in sorted(self._client.run(_version_reader()).items())}
+        for place, version in versions.items():
+            if version != __version__:
+                what = f"has {f'ddpsim {version}' if version else 'no ddpsim'}, this is ddpsim {__version__}"
                 remedy = f"install ddpsim {__version__} there, and start it anew"
                 raise WorkersError(what, place=place, remedy=remedy)
 
 
-def _asked_version() -> Callable[[], str | None]:
-    """Return a function that Dask sends whole, so that it tells the version of a ddpsim that lacks this file too."""
+def _version_reader() -> Callable[[], str | None]:
+    """Return a function that returns ddpsim's version there, None without ddpsim.
+
+    A local function is pickled by value: it also runs where the installed ddpsim lacks this file.
+    """
 
     def version() -> str | None:
         try:
@@ -134,12 +137,12 @@ def _check_answers(address: str) -> None:
         OSError: nobody is there, or says anything in time.
         ValueError: no address, or another greeting: a scheduler's starts with its length in eight bytes.
     """
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
         raise ValueError(f"{address!r} is not HOST:PORT")
-    if found[1] not in (None, "tcp"):
+    if match[1] not in (None, "tcp"):
         return
-    with socket.create_connection((found[2].strip("[]"), int(found[3])), REACH_S) as there:
+    with socket.create_connection((match[2].strip("[]"), int(match[3])), REACH_S) as there:
         there.settimeout(REACH_S)
         greeting = there.recv(8, socket.MSG_WAITALL)
     if len(greeting) < 8 or int.from_bytes(greeting, "little") > _LONGEST_GREETING:

@@ -1,4 +1,8 @@
-"""A crew is who computes points: this process, processes of this machine, or a cluster's workers."""
+"""`WorkerPool`: the interface of what computes points, processes of this machine, a cluster, or a user's executor.
+
+`Points` (`points`) is its only caller: it submits, and where a future's error `is_lost`, asks for a `renew` and submits
+again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any, Protocol
 from ddpsim.common.errors import InputError
 
 AT_ONCE = 32
-"""Points given at a time to an executor that does not say how many it computes at once: a small cluster's."""
+"""Points submitted at a time to an executor whose number of workers is unknown: a small cluster's."""
 
 
 class WorkersError(InputError):
@@ -17,7 +21,7 @@ class WorkersError(InputError):
 
 
 class WorkerPool(Protocol):
-    """What takes points, and is told of lost workers.
+    """Workers that compute points, some of which may be lost.
 
     Attributes:
         count: points it computes at once.
@@ -32,20 +36,20 @@ class WorkerPool(Protocol):
         """Whether `error` of a future says that the worker which had the point is gone."""
 
     def convert_error(self, error: BaseException) -> BaseException:
-        """Return what to raise of any other `error` of a future: one of the crew's own in words of this project."""
+        """Return what to raise for any other `error` of a future: for one of the pool's own, a `WorkersError`."""
 
     def check(self) -> None:
-        """Raise what ends the wait for points that nobody will answer any more."""
+        """Raise an error where points will never be answered, so that the wait for them ends."""
 
     def renew(self) -> bool:
-        """Whether there are workers again, and points that were lost are to be given to them once more."""
+        """Start workers anew where that can be done; return whether lost points are to be submitted again."""
 
     def dismiss(self) -> None:
         """Let go of what is still under way."""
 
 
 def crew_of(executor: Executor | WorkerPool | None) -> WorkerPool | None:
-    """Return the crew that an argument `executor` stands for: somebody's own executor, or a crew as it is.
+    """Return the pool behind an argument `executor`: a user's own executor wrapped, a pool as it is.
 
     Raises:
         InputError: neither of them.
@@ -59,7 +63,7 @@ def crew_of(executor: Executor | WorkerPool | None) -> WorkerPool | None:
 
 
 class BorrowedPool:
-    """A crew of somebody's own executor, which is not ours to start anew or to end."""
+    """A user's own executor, which is not ours to start anew or to end."""
 
     def __init__(self, executor: Executor, count: int = AT_ONCE) -> None:
         self._executor, self.count = executor, count

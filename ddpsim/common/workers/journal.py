@@ -1,6 +1,7 @@
-"""The journal: answers by their keys, a line of JSON each, in a file that a command or a user names.
+"""The journal: answers by key in a file, one line of JSON each, so that an interrupted command goes on where it was.
 
-The key of a line holds a digest of the code that answered, so that other code never takes its answers for its own.
+The key of a line begins with a digest of the code that computed it: other code never reuses its answers. Each line has
+a checksum of its answer; a line torn by a crash, or damaged, is skipped and computed again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ddpsim.common.files import BoundedFile, is_regular, open_regular
 from ddpsim.common.shipped import FOLDERS
 
 ENDING = ".partial"
-"""What a journal's name adds to that of the file beside which it lies, where nobody named one."""
+"""Ending of a journal that is named after the file that is being made, in its folder."""
 
 _MOST_BYTES = 1 << 30
 """Bytes of a journal that are read; chosen by hand, a hundred thousand predictions."""
@@ -56,9 +57,10 @@ class Journal:
             os.close(self._file)
             remedy = "name a new file, or one that such a command made"
             raise InputError("holds something else than answers of ddpsim", place=str(path), remedy=remedy)
-        found = ((key, answer) for key, answer in _read(content) if key.startswith(self._code))
-        self.entries |= {key.removeprefix(self._code): answer for key, answer in found}
+        lines_of_this_code = ((key, answer) for key, answer in _read(content) if key.startswith(self._code))
+        self.entries |= {key.removeprefix(self._code): answer for key, answer in lines_of_this_code}
         self.is_new = content == b""
+        # Whether the file ends in a torn line: the next one begins on a line of its own.
         self._torn = not content.endswith(b"\n") and content != b""
 
     def add(self, answers: Mapping[str, str]) -> None:
@@ -69,6 +71,7 @@ class Journal:
             head = f'{{"point": "{self._code}{key}", "crc32": {zlib.crc32(body)}, "answer": '
             lines += head.encode() + body + b"}\n"
         try:
+            # Unbuffered appends; where one fails in the middle, the rest of the file stays readable.
             while lines:
                 self._torn = True
                 lines = lines[os.write(self._file, lines) :]
@@ -107,10 +110,10 @@ class Journal:
 
 @contextmanager
 def open_journal(cache: str | Path | None, beside: str | Path | None = None) -> Iterator[Journal | None]:
-    """Yield the journal that a user names, which stays, or else the one beside a file that is being made.
+    """Yield the journal that a user names, which stays, or else one next to the file that is being made.
 
-    That one is removed where the block ends well, and stays where it does not. None without a file, or beside a device,
-    a pipe or standard output.
+    The latter is removed where the block ends well, and stays where it does not. None without a file, and where
+    that is a device, a pipe or standard output.
     """
     if cache is not None:
         path = Path(os.path.realpath(cache))
@@ -130,23 +133,23 @@ def open_journal(cache: str | Path | None, beside: str | Path | None = None) -> 
 
 @cache
 def code_digest() -> str:
-    """Return what tells the code of this package, and what it knows of GPUs, from any other."""
-    told = hashlib.sha256()
+    """Return a digest of the code of this package and of its table of GPUs, both of which determine answers."""
+    digest = hashlib.sha256()
     folders = [(Path(__file__).parents[2], "*.py"), *((folder, "*.yaml") for folder in FOLDERS["gpu"])]
     for folder, names in folders:
         for path in sorted(folder.rglob(names)):
-            told.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
-    return told.hexdigest()[:12]
+            digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _read(content: bytes) -> Iterator[tuple[str, memoryview]]:
     whole, start = memoryview(content), 0
     while start < len(content):
-        found_end = content.find(b"\n", start)
-        end = len(content) if found_end < 0 else found_end
-        found = _START.match(content, start, end)
-        if found is not None and content[end - 1] == _CLOSING:
-            body = whole[found.end() : end - 1]
-            if zlib.crc32(body) == int(found[2]):
-                yield found[1].decode(), body
+        newline = content.find(b"\n", start)
+        end = len(content) if newline < 0 else newline
+        match = _START.match(content, start, end)
+        if match is not None and content[end - 1] == _CLOSING:
+            body = whole[match.end() : end - 1]
+            if zlib.crc32(body) == int(match[2]):
+                yield match[1].decode(), body
         start = end + 1

@@ -1,4 +1,9 @@
-"""The loop over points: each is computed once by somebody, and none is lost with a worker."""
+"""`Points`: the loop over a command's points, each computed once by some worker, none lost with a worker.
+
+Start at `__next__`: `_fill` submits as many points as the pool computes at once and one more for each, `_land` takes in
+finished futures. The invariant: a position is in exactly one of `_waiting`, `_flying`, `_landed` and `_failed`, or has
+been yielded.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +23,23 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _AHEAD = 2
-"""Points given out for each that can be computed at once: one to compute, and one so that nobody waits for the next."""
+"""Points submitted for each that is computed at once: one to compute, one so that no worker waits for the next."""
 
 _LOOKS_S = 1.0
-"""Seconds between two looks at whether the crew is still there, where no point is done."""
+"""Seconds between two checks of whether the pool is still there, while no point is done."""
 
 
 class Points(Generic[Item, Result]):
     """An iterator over (position, result) of every item, each as it is done.
 
-    An item whose worker is lost is given out once more, with no other beside it. Where an item fails, those before it
-    are done all the same, and its error is raised in its turn: the same one whoever computes.
+    An item whose worker is lost is submitted once more, alone. Where an item fails, no more are submitted, those
+    submitted before are yielded, and the error of the first failed item is raised: the same one on any pool.
 
     Args:
-        function: computes one item; with a crew it can be pickled, and so can items and results.
+        function: computes one item; with a pool it can be pickled, and so can items and results.
         items: in order.
-        crew: who computes; None is this process, one by one.
-        name: tells people which item one is.
+        crew: the pool that computes; None is this process, one by one.
+        name: returns an item's name for errors.
 
     Raises:
         WorkersError: an item whose worker was lost twice, or a worker of another version.
@@ -73,7 +78,7 @@ class Points(Generic[Item, Result]):
         raise StopIteration
 
     def finish(self, seconds: float) -> Iterator[tuple[int, Result]]:
-        """Give nothing out any more, and yield what is done within `seconds` of what was given out already."""
+        """Submit nothing any more, and yield what ends within `seconds` of what was submitted."""
         self._waiting.clear()
         for future in [future for future in self._flying if future.cancel()]:
             del self._flying[future]
@@ -92,7 +97,7 @@ class Points(Generic[Item, Result]):
         self._flying[crew.submit(_answer, __version__, self._pickled, self._items[position])] = position
 
     def _land(self, crew: WorkerPool, seconds: float | None) -> None:
-        """Take in what is done, after waiting for it where nothing is, so many seconds at most."""
+        """Take in finished futures, after waiting for one at most `seconds`."""
         done, _ = wait(self._flying, _LOOKS_S if seconds is None else min(seconds, _LOOKS_S), FIRST_COMPLETED)
         if not done:
             crew.check()
@@ -117,10 +122,10 @@ class Points(Generic[Item, Result]):
         self._waiting.clear()
 
     def _redo(self, crew: WorkerPool, lost: list[int]) -> None:
-        """Give out what was lost once more, one at a time, so that a point which ends its worker is told apart."""
+        """Submit lost points once more, one at a time: a point that ends its worker again is then the culprit."""
         again = crew.renew()
         if again:
-            # A pool that breaks takes with it what its other processes had.
+            # A pool that breaks loses the points of its other processes too, which did nothing wrong.
             done, _ = wait(self._flying)
             lost += [position for future in done if (position := self._take(crew, future)) is not None]
         for position in sorted(lost):
@@ -154,14 +159,14 @@ def sort_results(found: Iterator[tuple[int, Result]]) -> Iterator[Result]:
 
 
 def _answer(version: str, pickled: bytes, item: Any) -> Any:
-    """Return what the pickled function makes of `item`, in a worker of the same version as the one that asks."""
+    """Return the pickled function's result for `item`, in a worker of the same version as the process that submits."""
     if version != __version__:
         what = f"has ddpsim {__version__}, this is ddpsim {version}"
         raise WorkersError(what, place=f"worker on {platform.node()}", remedy="install the same version on both")
     return _function(pickled)(item)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # unpickled once a worker, not once a point
 def _function(pickled: bytes) -> Callable[[Any], Any]:
     function: Callable[[Any], Any] = pickle.loads(pickled)
     return function

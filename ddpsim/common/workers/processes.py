@@ -1,4 +1,4 @@
-"""A crew of processes on this machine."""
+"""`Processes`: a pool of processes on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOKS_S = 1.0
 
 
 class Processes:
-    """A crew of `count` processes, forked from this one; they end with it, however it ends.
+    """`count` processes forked from this one; they end with it, however it ends.
 
     Signals of the terminal reach them too, and are left to the process that started them.
     """
@@ -26,7 +26,7 @@ class Processes:
         self._start()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Return the future of one call; of a pool that broke meanwhile one that says so."""
+        """Return the future of one call; of a broken pool, a future with that error, as a lost worker's has."""
         try:
             return self._pool.submit(function, *arguments)
         except BrokenExecutor as error:
@@ -43,7 +43,7 @@ class Processes:
         return error
 
     def check(self) -> None:
-        """Wait on: processes that end are told of by their futures."""
+        """Do nothing: the futures of a process that ends raise."""
 
     def renew(self) -> bool:
         """Start as many processes anew."""

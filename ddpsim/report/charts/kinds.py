@@ -25,9 +25,9 @@ class CapCurve:
     Attributes:
         sweep: (cap in MiB, iteration in seconds), ascending.
         default_s: the iteration under torch's default.
-        advised: where what is advised lies, in the same units.
-        band: 80 % band of what is advised, over the default's; None where the default is advised or nobody asked.
-        paste: what is advised and what is worth a trial, in words; empty is nothing.
+        advised: the point of the advised plan, in the same units.
+        band: 80 % band of the advised plan's step over the default's; None where the default is advised.
+        paste: the advice, or the plan that is worth a trial, in words; empty where there is neither.
     """
 
     sweep: Sequence[tuple[float, float]]
@@ -49,9 +49,9 @@ def cap_charts(panels: Mapping[str, Mapping[str, CapCurve]]) -> tuple[Chart, ...
 
 def _key(curves: Mapping[str, CapCurve]) -> str:
     """Return what the star is, and below it what to paste for each line, in lines that a picture has room for."""
-    said = [f"{name}: {curve.paste}" for name, curve in curves.items() if curve.paste]
+    lines = [f"{name}: {curve.paste}" for name, curve in curves.items() if curve.paste]
     return "\n".join(
-        ["star: advised (a list at its mean bucket)", *(part for line in said for part in wrap(line, _WIDE))]
+        ["star: advised (a list at its mean bucket)", *(part for line in lines for part in wrap(line, _WIDE))]
     )
 
 
@@ -172,11 +172,11 @@ def sort_values(values: Sequence[str]) -> list[str]:
     >>> sort_values(["2", "4", "1", "2"]), sort_values(["default", "25", "1"])
     (['1', '2', '4'], ['default', '25', '1'])
     """
-    found = list(dict.fromkeys(values))
+    distinct = list(dict.fromkeys(values))
     try:
-        return sorted(found, key=float)
+        return sorted(distinct, key=float)
     except ValueError:
-        return found
+        return distinct
 
 
 def _step_chart(title: str, lines: Mapping[str, Sequence[Step]], varied: Axis) -> Chart:

@@ -1,4 +1,8 @@
-"""Charts drawn by matplotlib: as panels of one PNG, each with its legend, or each as SVG inside a page."""
+"""Charts drawn by matplotlib: as panels of one PNG (`save_charts`), or each as SVG inside a page (`draw_svg`).
+
+Both call `_draw`, which draws a chart of `ddpsim.report.charts.model` by the style of its lines (`_LINES`), and then
+`_end_axes`, once everything that shares an axis is drawn.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,14 @@ from ddpsim.report.plots.figure import MARKERS, label_logarithms, legend_below, 
 
 _STAR = {"marker": "*", "markersize": 14, "markeredgecolor": "black", "markeredgewidth": 0.7, "linestyle": ""}
 _REPORTED = {**_STAR, "markersize": 13, "color": "gold", "zorder": 5}
-"""Of what somebody else reports, and of the best of several boxes."""
+"""Style of values that others report, and of the best of several boxes."""
 _GREY = "0.4"
 _WIDEST_IN_FULL = 2000
-"""Between the ends of a logarithmic axis, up to which 2 and 5 of each power of ten are labelled too."""
+"""Ratio of the ends of a logarithmic axis up to which 2 and 5 of each power of ten are labelled too."""
 _LONG = 40
 """Characters of all labels of an axis from which they are written small, and of a line of a title."""
 _MOST_LABELS = 8
-"""Numbers beside each other that can be read; of more some stand for all."""
+"""Labels of an axis of numbers at most; of more, every n-th is written."""
 _PAGE_INCHES = (5.3, 3.5)
 """Of a chart in a page, which is scaled to the width that it has there."""
 
@@ -65,7 +69,7 @@ def save_charts(charts: Sequence[Chart], path: str | Path, layout: PictureLayout
         # A model's name is one word, which may be longer than its panel is wide.
         size = "medium" if any(len(line) > _LONG for line in title) else "large"
         panels[-1].set_title("\n".join(title), fontsize=size)
-    # Where an axis ends, all panels that share it must have been drawn.
+    # An axis ends where the data of all panels that share it ends: these must be drawn before.
     for axes, chart in zip(panels, charts, strict=True):
         _end_axes(axes, chart)
         _legend(axes, chart, layout)
@@ -75,7 +79,7 @@ def save_charts(charts: Sequence[Chart], path: str | Path, layout: PictureLayout
 def draw_svg(chart: Chart) -> str:
     """Return a chart as SVG in colours of a page's style sheet, for a page that has its title and legend.
 
-    Points tell their numbers on hover.
+    Points show their numbers on hover.
     """
     figure = Figure(figsize=_PAGE_INCHES, layout="constrained")
     axes = figure.add_subplot()
@@ -103,7 +107,7 @@ def _draw(axes: Any, chart: Chart) -> None:
     for axis, rule in ((chart.y, axes.axhline), (chart.x, axes.axvline)):
         if axis.level is not None:
             rule(axis.level, color=_GREY, linestyle=":", linewidth=1.2, zorder=1.5)
-    # A name with two dollars is no formula.
+    # A name with two dollars would be typeset as a formula.
     axes.set_xlabel(chart.x.label, parse_math=False)
     axes.set_ylabel(chart.y.label, parse_math=False)
     for side, axis in (("x", chart.x), ("y", chart.y)):
@@ -114,11 +118,11 @@ def _draw(axes: Any, chart: Chart) -> None:
 
 
 def _limit(axes: Any, side: str, axis: Axis) -> None:
-    """End an axis where it is told to; one of labels beside each other half a place beyond the first and the last."""
+    """End an axis at its limits; one of labels beside each other half a place beyond the first and the last."""
     low, high = axis.low, axis.high
     if axis.ticks and not axis.is_log:
         low, high = axis.ticks[0][0] - 0.5, axis.ticks[-1][0] + 0.5
-    # Even an end that is None would keep what is drawn now from moving the other.
+    # Setting a limit, even None, turns autoscaling off for the other end: not called without one.
     if low is not None or high is not None:
         getattr(axes, f"set_{side}lim")(low, high)
 
@@ -173,18 +177,18 @@ def _draw_line(axes: Any, chart: Chart, line: ChartLine) -> None:
         [drawn] = axes.plot(places, values, label=line.label, **style)
         if is_banded:
             axes.fill_between(places, *zip(*banded, strict=True), color=style["color"], alpha=0.15, linewidth=0)
-    drawn.set_gid(_tell(chart, line))
+    drawn.set_gid(_hover_texts(chart, line))
 
 
-def _tell(chart: Chart, line: ChartLine) -> str:
-    """Return what `svg_of` says of each point on hover."""
+def _hover_texts(chart: Chart, line: ChartLine) -> str:
+    """Return the texts that `svg_of` shows on hover, one a point, as JSON in the artist's `gid`."""
     x, y = chart.x, chart.y
-    said = []
+    texts = []
     for point in line.points:
         band = "" if point.banded is None else " ({:.4g} to {:.4g})".format(*point.banded)
         name = point.label or line.label
-        said.append(f"{name}: {x.label} {x.text(point.x)}, {y.label} {y.text(point.y)}{band}")
-    return json.dumps(said)
+        texts.append(f"{name}: {x.label} {x.text(point.x)}, {y.label} {y.text(point.y)}{band}")
+    return json.dumps(texts)
 
 
 def _measure_whiskers(values: Sequence[float], banded: Sequence[tuple[float, float]]) -> list[list[float]]:
@@ -196,13 +200,13 @@ def _measure_whiskers(values: Sequence[float], banded: Sequence[tuple[float, flo
 def _draw_stars(axes: Any, chart: Chart, line: ChartLine) -> None:
     places, values = chart.places(line), [point.y for point in line.points]
     if not line.of:
-        axes.plot(places, values, label=line.label, gid=_tell(chart, line), **_REPORTED)
+        axes.plot(places, values, label=line.label, gid=_hover_texts(chart, line), **_REPORTED)
         return
     colour = f"C{chart.colour(line) % 10}"
     banded = [point.banded or (point.y, point.y) for point in line.points]
     above = 4 + chart.colour(line)
     drawn = axes.errorbar(places, values, yerr=_measure_whiskers(values, banded), color=colour, zorder=above, **_STAR)
-    drawn[0].set_gid(_tell(chart, line))
+    drawn[0].set_gid(_hover_texts(chart, line))
 
 
 def _draw_bounds(axes: Any, chart: Chart, line: ChartLine) -> None:
@@ -215,6 +219,7 @@ def _draw_band(axes: Any, chart: Chart, line: ChartLine) -> None:
     places = chart.places(line)
     banded = [point.banded or (point.y, point.y) for point in line.points]
     bands = [each for each in chart.lines if each.style == "band"]
+    # Several bands lie over each other, each darker than the one before; one alone is in the middle.
     shade = str(max(0.75, 0.92 - 0.12 * bands.index(line)) if bands[1:] else 0.85)
     axes.fill_between(places, *zip(*banded, strict=True), color=shade, label=line.label, zorder=0.5, linewidth=0)
     axes.plot(places, [point.y for point in line.points], color=_GREY, linewidth=0.8)
@@ -229,6 +234,7 @@ _LINES: Mapping[Style, Callable[[Any, Chart, ChartLine], None]] = {
 def _draw_bars(axes: Any, chart: Chart) -> None:
     bars = chart.bars
     below = [0.0] * len(bars)
+    # Stacked part by part over all bars, not bar by bar: matplotlib takes one call, and one legend entry, a part.
     for number, name in enumerate(dict.fromkeys(name for bar in bars for name, _ in bar.parts)):
         heights = [dict(bar.parts).get(name, 0.0) for bar in bars]
         axes.bar(range(len(bars)), heights, 0.6, bottom=below, color=f"C{number % 10}", label=name)

@@ -60,8 +60,10 @@ def svg_of(figure: Figure, label: str) -> str:
             coloured = _COLOUR.sub(lambda found: _PAGE_COLOURS.get(found[0], found[0]), value)
             element.set(name.removeprefix(_XLINK), _FONT.sub("", coloured))
     for group in root.iter("g"):
-        said = group.attrib.pop("id", "")
-        for mark, text in zip(group.iter("use"), json.loads(said) if said.startswith("[") else (), strict=False):
+        hover_texts = group.attrib.pop("id", "")
+        for mark, text in zip(
+            group.iter("use"), json.loads(hover_texts) if hover_texts.startswith("[") else (), strict=False
+        ):
             ElementTree.SubElement(mark, "title").text = text
     root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
     return ElementTree.tostring(root, encoding="unicode")

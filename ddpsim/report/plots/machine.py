@@ -76,6 +76,7 @@ def _draw_node(axes: Any, links: Sequence[Any]) -> None:
     drawn: set[str] = set()
     for link in links:
         (x0, y0), (x1, y1) = places[link.source], places[link.target]
+        # Vertices of one row are joined by arcs: a straight line would run through those between.
         bend = 0.0 if y0 != y1 else 0.35
         label = f"{link.kind}, {link.bandwidth / 1e9:g} GB/s"
         width = 0.7 + 2.6 * (link.bandwidth / strongest) ** 0.5
@@ -117,7 +118,11 @@ def _first_node_links(topology: Topology, column: int, hidden: Collection[str]) 
 
 
 def _places(links: Sequence[Link]) -> dict[str, tuple[float, float]]:
-    """Return where each vertex goes: devices in one row under their switch, switches over the middle of theirs."""
+    """Return the place of each vertex: devices in one row, grouped under their switch, others at the middle of theirs.
+
+    From the devices outward, each kind on the row of `_ROWS`: a PCIe switch, a socket, a leaf stands over the mean of
+    the vertices that link to it, which are placed before; the other kinds are spread about the middle.
+    """
     kinds = {end.name: end.kind for link in links for end in link.ends()}
     vertices = sorted(kinds)
     devices = [v for v in vertices if kinds[v] not in _ROWS]
@@ -148,7 +153,7 @@ def _find_first(names: Sequence[str], kinds: Mapping[str, VertexKind]) -> tuple[
 _MOST_RINGS = 8
 """Rings that are drawn, for one row."""
 _PITCH = 2.9
-"""From the centre of one ring to the next, whose radii are 1."""
+"""Distance of the centres of neighbouring rings, whose radii are 1."""
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#79706e")
 
 
@@ -179,7 +184,7 @@ def _draw_rings(axes: Any, rings: Sequence[tuple[str, ...]], nics: Collection[st
 
 
 def _nics(ring: Sequence[str], nics: Collection[str], centre: float) -> dict[str, tuple[float, float]]:
-    """Return places of the NICs at a ring's ends, one above the circle, two beside each other."""
+    """Return places of the NICs at a ring's ends, one above the circle, or two side by side."""
     ends = list(dict.fromkeys(stop for stop in (ring[0], ring[-1]) if stop in nics))
     return {nic: (centre + (number - (len(ends) - 1) / 2), 1.7) for number, nic in enumerate(ends)}
 

@@ -19,7 +19,7 @@ _COLOURS = {FORWARD: "#4c78a8", BACKWARD: "#f58518", OPTIMIZER: "#54a24b", WAIT:
 _NAMES = {WAIT: "waiting for the network"}
 _LIVES = {"ready, not started": "0.8", "waiting for ranks": "#e45756", "on the wire": "#72b7b2"}
 _NETWORK = ("#72b7b2", "#2f8f89")
-"""Buckets of one lane take turns between two shades, so that neighbours are told apart."""
+"""Buckets of one lane take turns between two shades, so that neighbours differ."""
 _LETTER = 0.008
 """Share of the step that a letter is wide: the name of a phase that is shorter stands in the legend."""
 _MOST_LABELS = 30
@@ -79,8 +79,8 @@ def plot_lanes(steps: Sequence[TimelineStep], path: str | Path) -> None:
     longest_s = max(step.iteration_s for step in steps)
     axes.set(xlim=(0, 1.1 * longest_s * 1e3), ylim=(2.6 * len(steps) - 0.6, -0.1), yticks=[])
     axes.set_xlabel("ms from the start of forward")
-    found = dict.fromkeys(name for step in steps for name, _, _ in step.phases)
-    handles = [axes.barh([-9], [0], color=_COLOURS[name], label=_NAMES.get(name, name)) for name in found]
+    names = dict.fromkeys(name for step in steps for name, _, _ in step.phases)
+    handles = [axes.barh([-9], [0], color=_COLOURS[name], label=_NAMES.get(name, name)) for name in names]
     handles.append(axes.barh([-9], [0], color=_NETWORK[0], label="buckets on the network"))
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9)
     for side in ("left", "right", "top"):

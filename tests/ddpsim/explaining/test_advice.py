@@ -10,14 +10,14 @@ from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.bucketing.plan import plan_buckets
 from ddpsim.cli.app import run
 from ddpsim.cli.explain_text import text
-from ddpsim.explaining import foretold
+from ddpsim.explaining import predicted
 from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.bucket_origin import bucket_origin
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.files import rank_from_trace, read_kineto_rank, run_caps
-from ddpsim.explaining.foretold import foretell
 from ddpsim.explaining.late import late_rank
 from ddpsim.explaining.machine import machine_of
+from ddpsim.explaining.predicted import predict_traced
 from ddpsim.explaining.splits import splits_of, wire_times
 from ddpsim.planning.planner import plan
 from ddpsim.trace.json import write_trace
@@ -31,13 +31,13 @@ def traced(tmp_path, bucket, gradients=12):
     """Return the rank, its basis and its machine: gradients of 4 MiB, so many in a bucket."""
     job = Job([600.0] * gradients, ddp=True, recorded=True, bucket=bucket, elements=1 << 20, wire=2000.0)
     rank = read_kineto_rank(written(tmp_path, job.document(steps=6)), None, lead=True).numbered(0)
-    return rank, rank.made_by, machine_of(2, rank.device, wire_times(splits_of([rank])), "nccl")
+    return rank, rank.basis, machine_of(2, rank.device, wire_times(splits_of([rank])), "nccl")
 
 
 def advised(basis, machine, parts):
     """Return the explanation of a step that the prediction meets, so that it advises."""
-    step_s = foretell(basis, machine, 1.0, parts, "nccl", advise=False).step_s
-    return foretell(basis, machine, step_s, parts, "nccl")
+    step_s = predict_traced(basis, machine, 1.0, parts, "nccl", advise=False).step_s
+    return predict_traced(basis, machine, step_s, parts, "nccl")
 
 
 def test_messages_of_one_size_leave_open_what_other_sizes_take(tmp_path):
@@ -58,7 +58,7 @@ def test_messages_of_one_size_leave_open_what_other_sizes_take(tmp_path):
 def test_buckets_are_planned_at_the_pace_that_was_traced(tmp_path, monkeypatch):
     rank, basis, machine = traced(tmp_path, bucket=6)
     asked = []
-    monkeypatch.setattr(foretold, "best_plan", lambda *given, **named: asked.append(named) or plan(*given, **named))
+    monkeypatch.setattr(predicted, "best_plan", lambda *given, **named: asked.append(named) or plan(*given, **named))
     told = advised(basis, machine, seconds_by_part(rank.iterations[0]))
     assert [named["options"].keep_pace for named in asked] == [True]
     assert told.row.default.workload.device == told.prediction.workload.device
@@ -80,11 +80,11 @@ def test_no_option_is_added_that_changes_nothing(tmp_path):
 def test_a_late_rank_holds_advice_back(tmp_path):
     rank, basis, machine = traced(tmp_path, bucket=6)
     found = replace(
-        explain(tmp_path / "rank0.json"), foretold=advised(basis, machine, seconds_by_part(rank.iterations[0]))
+        explain(tmp_path / "rank0.json"), predicted=advised(basis, machine, seconds_by_part(rank.iterations[0]))
     )
     assert any("buckets" in line for line in found.advice)
     late = late_rank(ranks(late={1: {"input": 0.020}}))
-    held = replace(found, late=late, foretold=replace(found.foretold, row=None))
+    held = replace(found, late=late, predicted=replace(found.predicted, row=None))
     assert any("no advice on buckets" in line and "rank 1" in line for line in held.advice)
     assert not any("other buckets gain" in line or "keep the buckets" in line for line in held.advice)
 
@@ -153,17 +153,17 @@ def test_torchs_default_is_named_with_what_else_gives_its_buckets():
 def test_too_few_steps_are_told_instead_of_nobody(tmp_path, steps, said):
     write_trace(example_trace(world_size=2, iterations=steps), tmp_path)
     found = explain(tmp_path)
-    assert (found.late_untold is not None) == said
+    assert (found.no_verdict_reason is not None) == said
     assert ("no rank is late" in text(found)) != said
     assert ("too few steps were seen" in text(found)) == said
-    assert found.document()["late_untold"] == found.late_untold
+    assert found.document()["late_untold"] == found.no_verdict_reason
 
 
 def test_a_loop_that_stamped_one_step_in_twenty_is_told_to_stamp_all(tmp_path):
     trace = example_trace(world_size=2, iterations=1)
     provenance = {**trace.provenance, "every": 20}
     write_trace(replace(trace, provenance=provenance), tmp_path)
-    assert "trace with every=1" in explain(tmp_path).late_untold
+    assert "trace with every=1" in explain(tmp_path).no_verdict_reason
 
 
 def test_the_text_says_why_an_excess_of_the_table_names_nobody_and_what_the_collectives_times_are(tmp_path):
@@ -171,9 +171,9 @@ def test_the_text_says_why_an_excess_of_the_table_names_nobody_and_what_the_coll
     found = explain(tmp_path)
     assert "\nno rank is late\n" in text(found)
     assert found.document()["late_unsure"] is None
-    unsure = replace(found, late_unsure="rank 1 takes 9 ms more in forward")
+    unsure = replace(found, uncertain_excess="rank 1 takes 9 ms more in forward")
     assert "\nno rank is late: rank 1 takes 9 ms more in forward\n" in text(unsure)
-    assert unsure.document()["late_unsure"] == unsure.late_unsure
+    assert unsure.document()["late_unsure"] == unsure.uncertain_excess
     head = text(found).partition("\ncollectives, ms: ")[2].partition("\ncollective ")[0]
     assert "on rank 0" in head
     assert "median over steps" in head

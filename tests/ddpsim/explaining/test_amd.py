@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.collectives.execute import make_transport
-from ddpsim.explaining.foretold import with_costs
 from ddpsim.explaining.machine import machine_of
+from ddpsim.explaining.predicted import with_costs
 from ddpsim.topology.placement import place
 
 

@@ -27,7 +27,7 @@ def test_a_cpu_trace_of_stock_ddp_names_the_rank_that_loads_slowly():
     assert found.late.seconds == pytest.approx(LATE_S, rel=0.1)
     assert found.ranks.world_size == 2
     assert sum(found.parts.values()) == pytest.approx(found.traced.iteration_s)
-    assert not found.foretold.holds
+    assert not found.predicted.holds
     assert any("no advice on buckets" in note for note in found.advice)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.explaining.late import SHARE, excess_s, explain_unsure, late_rank
+from ddpsim.explaining.late import SHARE, excess_s, explain_uncertain_excess, late_rank
 from tests.ddpsim.explaining.seen_ranks import STEP_S, ranks
 
 
@@ -65,17 +65,20 @@ def late_in(seconds):
 def test_an_excess_of_the_table_that_names_nobody_is_told_with_the_condition_that_it_misses():
     unsteady = late_in([0.010, 0.010, 0.010, 0.010, -0.010, -0.010])
     assert re.fullmatch(
-        r"rank 1 takes \S+ ms more in forward \(median of 6 steps\), but in 4 of 6 only", explain_unsure(unsteady)
+        r"rank 1 takes \S+ ms more in forward \(median of 6 steps\), but in 4 of 6 only",
+        explain_uncertain_excess(unsteady),
     )
     differing = late_in([0.002, 0.004, 0.006, 0.020, 0.040, 0.060])
-    assert ", but steps differ too much to be sure: four standard errors are " in explain_unsure(differing)
+    assert ", but steps differ too much to be sure: four standard errors are " in explain_uncertain_excess(differing)
     made_up = ranks(2, late={1: {"forward": 0.010, "backward": -0.010}})
-    assert explain_unsure(made_up).endswith(" in all phases together")
-    assert ", but less than " in explain_unsure(made_up)
+    assert explain_uncertain_excess(made_up).endswith(" in all phases together")
+    assert ", but less than " in explain_uncertain_excess(made_up)
     assert [late_rank(each) for each in (unsteady, differing, made_up)] == [None] * 3
 
 
 def test_nothing_is_unsure_where_a_rank_is_late_or_all_take_the_same():
     late = ranks(late={1: {"forward": 0.010}})
     assert late_rank(late) is not None
-    assert [explain_unsure(late), explain_unsure(ranks()), explain_unsure(ranks(1))] == [None] * 3
+    assert [explain_uncertain_excess(late), explain_uncertain_excess(ranks()), explain_uncertain_excess(ranks(1))] == [
+        None
+    ] * 3

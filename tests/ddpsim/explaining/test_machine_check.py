@@ -9,8 +9,8 @@ import pytest
 from ddpsim.cli.app import run
 from ddpsim.common.errors import TopologyError
 from ddpsim.explaining.files import rank_from_trace
-from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.machine import TracedMachine, count_node_gpus, machine_of
+from ddpsim.explaining.run_facts import RunFacts
 from tests.ddpsim.explaining.seen_ranks import ranks
 from tests.ddpsim.workload.kineto_traces import Job, written
 from tests.traces import example_trace

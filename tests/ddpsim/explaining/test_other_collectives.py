@@ -15,7 +15,7 @@ from ddpsim.cli.app import run
 from ddpsim.explaining.clocks import align_ranks
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.files import read_kineto_rank
-from ddpsim.explaining.given import RunFacts
+from ddpsim.explaining.run_facts import RunFacts
 from ddpsim.explaining.splits import splits_of
 from ddpsim.trace.metrics import complete_parts
 from ddpsim.workload.kineto.collectives import dimensions_bytes
@@ -55,7 +55,7 @@ def test_an_all_to_all_has_a_part_by_its_name_and_is_not_ddps():
 
 def test_what_the_simulator_does_not_know_is_not_predicted_and_says_why():
     found = explain(EXPERTS)
-    assert found.foretold is None
+    assert found.predicted is None
     assert any("no prediction" in note and "4 all_to_all a step" in note for note in found.notes)
     assert not any("other buckets" in line for line in found.advice)
 
@@ -64,7 +64,7 @@ def test_an_allreduce_a_gradient_of_the_loop_is_no_overhead_of_ddp():
     found = explain(NAIVE)
     assert found.parts["all_reduce_s"] > 0.1 * found.traced.iteration_s
     assert found.parts["ddp_overhead_s"] == pytest.approx(0.0, abs=1e-9)
-    assert found.foretold is None
+    assert found.predicted is None
     assert any("no prediction" in note and "not reduced by DDP" in note for note in found.notes)
 
 
@@ -107,10 +107,10 @@ def test_a_wait_of_hips_runtime_is_a_wait(tmp_path):
 def test_an_allreduce_of_the_loop_is_taken_as_traced(tmp_path):
     job = Job([100.0] * 4, ddp=True, recorded=True, loop=True, wire=60.0)
     found = explain(written(tmp_path, job.document(steps=5)), RunFacts(topology="dgx-a100"))
-    terms = {term.name: term for term in found.foretold.terms}
+    terms = {term.name: term for term in found.predicted.terms}
     assert terms["all_reduce_s"].traced_s > 0
     assert terms["all_reduce_s"].predicted_s == terms["all_reduce_s"].traced_s
-    assert sum(term.predicted_s for term in found.foretold.terms) == pytest.approx(found.foretold.step_s)
+    assert sum(term.predicted_s for term in found.predicted.terms) == pytest.approx(found.predicted.step_s)
 
 
 def test_parts_that_overlap_are_taken_off_the_largest():

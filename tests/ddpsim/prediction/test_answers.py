@@ -14,8 +14,8 @@ import pytest
 from ddpsim import BucketCaps, InputError, Job, Options, compare, load_topology, plan, predict, sweep
 from ddpsim.cli.app import run
 from ddpsim.common.stopping import Stopped
-from ddpsim.common.workers.asked import Workers
 from ddpsim.common.workers.journal import Journal, code_digest, open_journal
+from ddpsim.common.workers.requests import Workers
 from ddpsim.prediction import answers as engine
 from ddpsim.prediction.answers import Answers, Rows
 from ddpsim.prediction.models import Model

@@ -109,9 +109,9 @@ def test_explain_names_rounds_and_advises_no_sync_where_each_reduces(tmp_path, n
     assert sum(found.traced.parts.values()) == pytest.approx(found.traced.iteration_s)
     assert [len(split.parameters) for split in found.splits] == [2, 2] * (1 if no_sync else 4)
     assert [split.index for split in found.splits] == list(range(len(found.splits)))
-    assert found.foretold is not None
-    assert found.foretold.prediction.options.accumulate == 4
-    assert found.foretold.step_s == pytest.approx(found.traced.iteration_s, rel=0.25)
+    assert found.predicted is not None
+    assert found.predicted.prediction.options.accumulate == 4
+    assert found.predicted.step_s == pytest.approx(found.traced.iteration_s, rel=0.25)
     # What reducing before the last micro-batch costs is what no_sync() saves.
     if not no_sync:
         synced = explain(trace(tmp_path, rounds=4, no_sync=True, wire=300.0), predict=False)

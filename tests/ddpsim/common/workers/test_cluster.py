@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from ddpsim.common.version import __version__
-from ddpsim.common.workers.asked import Workers
 from ddpsim.common.workers.crew import WorkersError
 from ddpsim.common.workers.points import Points, sort_results
+from ddpsim.common.workers.requests import Workers
 from tests.ddpsim.common.workers.test_points import ending, squared
 
 pytest.importorskip("distributed")

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from ddpsim.common.errors import InputError
-from ddpsim.common.workers.asked import Workers
 from ddpsim.common.workers.crew import BorrowedPool, WorkerPool, WorkersError
 from ddpsim.common.workers.points import Points, sort_results
+from ddpsim.common.workers.requests import Workers
 
 
 def squared(number: int) -> int:

@@ -1,4 +1,4 @@
-"""What a user may ask of the workers that share a command's points."""
+"""`Workers`: the options of a command on who computes its points, and the pool that they ask for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 1024
 """Processes on one machine: more than any has processors; beyond it a cluster shares the points."""
 
 FEW = 4
-"""Points from which on another process is worth its start, where nobody says how many there are to be."""
+"""Points from which on a second process is worth its start, where the user states no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Workers:
     Attributes:
         workers: processes; 1 is this one alone, None as many as it may use processors, where the points are not few.
         scheduler: address of a Dask scheduler, whose workers compute instead.
-        cache: file in which each answer is kept, for this command and others; None keeps them until it ends well.
+        cache: journal of answers for this command and later ones; None is one that goes when the command ends well.
 
     Raises:
-        InputError: no number of processes, or both are given.
+        InputError: no number of processes, or both of them.
     """
 
     workers: Annotated[
@@ -56,7 +56,7 @@ class Workers:
 
     @contextmanager
     def crew(self, points: int) -> Iterator[WorkerPool | None]:
-        """Yield who computes `points` of them; None where this process does it alone.
+        """Yield the pool that computes `points` of them; None where this process does it alone.
 
         Raises:
             WorkersError: a scheduler that cannot be used, as `ddpsim.common.workers.cluster.DaskPool` says.
@@ -75,6 +75,7 @@ class Workers:
         if self.scheduler is not None:
             return DaskPool(self.scheduler)
         count = min(points, _processors() if self.workers is None else self.workers)
+        # A daemonic process, a worker of another pool, may have no children.
         few = points < FEW and self.workers is None
         return None if few or count < 2 or current_process().daemon else Processes(count)
 

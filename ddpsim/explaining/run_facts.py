@@ -1,4 +1,4 @@
-"""What a user may say of a traced run beside its traces."""
+"""`RunFacts`: the options of `explain` that add to the traces: the machine, the workload, other measurements."""
 
 from __future__ import annotations
 
@@ -12,18 +12,10 @@ from ddpsim.common.units import parse_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What is known of a traced run beside its traces.
-
-    Attributes:
-        shapes: a workload of the same model: the shapes of a trace without any, the step of one that has none.
-        topology: name or file of the machine.
-        nccl_tests: a measured table of its collectives.
-        topo: `nvidia-smi topo -m`, or NCCL's XML, of a node.
-        flight_recorder: folder of NCCL's dumps.
-        untraced_step: what a step takes where nobody traces it.
-    """
+    """What a user knows of a traced run that its traces do not say; each is optional."""
 
     shapes: Annotated[str | None, Option("Workload of the same model, for traces recorded without shapes.", "W")] = None
+    """Its parameters stand in for the shapes of a Kineto trace without any, its step for a recorded run's."""
     topology: Annotated[
         str | None, Option("Machine or YAML file. [one with the traced GPU, its collectives as traced]", "T")
     ] = None

@@ -1,4 +1,9 @@
-"""The prediction of the traced configuration, beside the trace term by term, and what `plan` would change of it."""
+"""The prediction of the traced configuration against the trace, part by part, and what `plan` would change of it.
+
+Start at `predict_traced`. Its workload is the traced step without DDP (`basis`), its machine the one that the user
+names or one assumed for the GPU (`machine`): a traced step outside the predicted band therefore shows what the model
+misses, and no buckets are advised then.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +41,7 @@ from ddpsim.workload.profile import Phase
 _ITERATIONS = 8
 """Simulated steps that count, of at most a dozen recorded: a trace has no more, and the answer is wanted at once."""
 _FEWEST_STEPS = 2
-"""Of micro-batches whole steps count."""
+"""Whole steps that are simulated of a job that accumulates gradients, where `_ITERATIONS` micro-batches hold fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +55,25 @@ class StepPart:
 
 @dataclass(frozen=True, slots=True)
 class PredictedBreakdown:
-    """The prediction beside the trace.
-
-    Attributes:
-        step_s, low_s, high_s: predicted, input included.
-        terms: of the step, by `PARTS`.
-        traced_s: the step to hold it against.
-        buckets: what the traced buckets are among torch's.
-        prediction: of the traced configuration.
-        row: what `plan` found; None where the prediction is not to be relied on.
-        best_gain: share of the step that the best buckets save over the traced ones, advised or not, with its band.
-        gain_doubts: what of the gain rests on the traced collectives alone.
-    """
+    """The predicted step of the traced configuration, part by part, and the advice on its buckets."""
 
     step_s: float
+    """Predicted, the input between steps included; `low_s` to `high_s` is its 80 % band."""
     low_s: float
     high_s: float
     traced_s: float
+    """The traced step, against which the prediction is judged."""
     terms: tuple[StepPart, ...]
+    """The step by `PARTS`, then collectives that are not DDP's."""
     buckets: str
+    """Which of torch's caps give the traced buckets."""
     prediction: Prediction = field(repr=False)
     row: PlanRow | None = field(default=None, repr=False)
+    """The row of `plan`; None where the traced step is outside the band, or no advice is wanted."""
     best_gain: Band = NO_GAIN
+    """Share of the step that the best buckets save over the traced ones, advised or not, with its band."""
     gain_doubts: tuple[Effect, ...] = ()
+    """How far the gain depends on what the traced collectives cannot show."""
     sensitivities: tuple[Sensitivity, ...] = ()
 
     @property
@@ -82,7 +83,7 @@ class PredictedBreakdown:
 
     @property
     def gain_band(self) -> Band:
-        """Share of the step that what is advised saves, with its band; 0 where the traced buckets stay."""
+        """Share of the step that the advised buckets save, with its band; 0 where the traced ones stay."""
         return self.best_gain if self.worth_it else NO_GAIN
 
     @property
@@ -92,7 +93,7 @@ class PredictedBreakdown:
 
     @property
     def trial(self) -> Trial | None:
-        """What is worth one trial run where the traced buckets stay."""
+        """The buckets that are worth one trial run where the traced ones stay."""
         _, trial = decide([] if self.row is None else [(self.row.best.plan.torch, self.best_gain)])
         return None if trial is None else Trial(trial[0], *trial[1])
 
@@ -139,7 +140,7 @@ class PredictedBreakdown:
         }
 
 
-def foretell(
+def predict_traced(
     basis: PredictionBasis,
     machine: TracedMachine,
     traced_s: float,
@@ -165,36 +166,39 @@ def foretell(
         sync=basis.sync,
     )
 
-    def predicted(workload: Workload) -> Prediction:
+    def predict_step(workload: Workload) -> Prediction:
         return predict(
             Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, options, calibration),
         )
 
     workload = basis.finishing
-    prediction = predicted(workload)
+    prediction = predict_step(workload)
     summary = prediction.summary
     others = {part: seconds for part, seconds in parts.items() if part not in PARTS}
-    # What the loop does beside DDP is not predicted but as traced; on a GPU as its host had it.
+    # The simulator knows neither the loop between steps nor collectives other than DDP's: both are taken as traced, so
+    # that they are in the predicted step without being judged. On a GPU the input is what the host spent, for the
+    # device may still be computing meanwhile.
     as_traced = {"input_s": parts["input_s"] if workload.on_cpu or others else basis.input_s, **others}
-    told = {part: count * getattr(summary, part, 0.0) for part in PARTS[:-1]} | as_traced
+    predicted_parts = {part: count * getattr(summary, part, 0.0) for part in PARTS[:-1]} | as_traced
     extra = sum(as_traced.values())
     if basis.finishes == "optimizer":
-        # In backward the simulation itself counts what makes the device idle as DDP's.
-        told["optimizer_s"] -= basis.finish_s
-        told["ddp_overhead_s"] += basis.finish_s
+        # `finishing` put the end of DDP's backward into the optimizer: there it is DDP's cost and not the optimizer's.
+        # In backward (on a GPU) the simulation itself counts as DDP's what leaves the device idle.
+        predicted_parts["optimizer_s"] -= basis.finish_s
+        predicted_parts["ddp_overhead_s"] += basis.finish_s
     step_s, low_s, high_s = prediction.step_s
-    made = PredictedBreakdown(
+    breakdown = PredictedBreakdown(
         step_s=step_s + extra,
         low_s=low_s + extra,
         high_s=high_s + extra,
         traced_s=traced_s,
-        terms=tuple(StepPart(part, parts[part], told[part]) for part in (*PARTS, *others)),
+        terms=tuple(StepPart(part, parts[part], predicted_parts[part]) for part in (*PARTS, *others)),
         buckets=bucket_origin(basis),
         prediction=prediction,
         sensitivities=tuple(sensitivities_of(prediction)),
     )
-    if not (advise and made.holds and is_whole(basis)):
-        return made
+    if not (advise and breakdown.holds and is_whole(basis)):
+        return breakdown
     usual = _reduce_to_usual(workload)
     report = best_plan(
         usual,
@@ -206,19 +210,23 @@ def foretell(
     )
     row = report.rows[0]
     (gain, low, high), now = row.best_gain, row.default
+    # `plan` reports gains over torch's default; where the job runs other buckets the gain is over those, so that they
+    # are simulated on the same usual step.
     if sets_of(row.default.plan) != sets_of(prediction.plan):
-        now = predicted(usual)
+        now = predict_step(usual)
         gain, (low, high) = 1 - row.best.iteration_s / now.iteration_s, gain_band(now, row.best)
     doubts = () if machine.one_size is None else one_size_doubt(now, row.best, gain, machine.one_size, calibration)
+    # The doubts of the prediction and that of the collectives' size are independent: they add in quadrature.
     below = math.hypot(gain - low, *(gain - doubt.low for doubt in doubts))
     above = math.hypot(high - gain, *(doubt.high - gain for doubt in doubts))
-    return replace(made, row=row, best_gain=(gain, gain - below, gain + above), gain_doubts=doubts)
+    return replace(breakdown, row=row, best_gain=(gain, gain - below, gain + above), gain_doubts=doubts)
 
 
 def _reduce_to_usual(workload: Workload) -> Workload:
-    """Return the workload whose one iteration is the usual one: buckets are told apart by it in a fraction of the time.
+    """Return the workload of one iteration alone, the traced one with the median backward.
 
-    The traced iteration whose backward is the median's stands for all.
+    `plan` simulates dozens of bucketings: which is best hardly depends on the jitter between iterations, and one
+    iteration takes a fraction of the time.
     """
     middle = int(np.argsort(workload.backward.host_s, kind="stable")[workload.iterations // 2])
     rows = slice(middle, middle + 1)
@@ -237,7 +245,7 @@ def _reduce_to_usual(workload: Workload) -> Workload:
 
 
 def with_costs(calibration: Calibration | None, backend: str, costs: Mapping[str, float]) -> Calibration:
-    """Return `calibration`, or the priors, with DDP's own host costs as the trace has them."""
+    """Return `calibration`, or the priors, with DDP's own host costs replaced by the traced ones."""
     priors = Calibration.priors(backend)
     known = (
         priors if calibration is None else replace(calibration, constants={**priors.constants, **calibration.constants})
@@ -247,22 +255,25 @@ def with_costs(calibration: Calibration | None, backend: str, costs: Mapping[str
 
 
 _ENDS = (0.1, 0.9)
-"""Shares of a collective's time that do not grow with its bytes: where nothing tells, any from none to all is as
-likely, and 80 % of them lie between these."""
+"""Shares of a collective's time that do not grow with its bytes. Messages of one size do not show the share: any from 0
+to 1 is as likely, and 80 % of them lie between these."""
 _REMEDY = "trace a few steps with half the bucket_cap_mb, or give the machine and --nccl-tests"
 
 
 def one_size_doubt(
     now: Prediction, other: Prediction, gain: float, known: CurvePoint, calibration: Calibration | None
 ) -> tuple[Effect, ...]:
-    """Return what it changes of `gain` whether the traced time of messages of one size is bytes or latency.
+    """Return how far `gain` moves with the share of latency in the traced collectives, all of one size.
+
+    Fewer buckets save latency, more hide more bytes: the gain of other buckets is another by whether the one traced
+    time is mostly latency or mostly bytes. Both ends of `_ENDS` are simulated.
 
     Args:
-        now: with the traced buckets.
-        other: with those whose gain is in question.
+        now: the prediction with the traced buckets.
+        other: the prediction with the buckets whose gain is in question.
         gain: share of the step that `other` saves.
         known: size and time of the traced messages.
-        calibration: that both were predicted with.
+        calibration: with which both were predicted.
     """
     backend = now.options.backend_for(now.workload)
     transport = make_transport(now.placement, backend, calibration)
