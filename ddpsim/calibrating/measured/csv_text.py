@@ -12,10 +12,10 @@ from ddpsim.common.operation import Operation
 _TIME_COLUMNS = {"oop_time_us": 1e-6, "time_us": 1e-6, "time(us)": 1e-6, "time(ns)": 1e-9, "ip_time_us": 1e-6}
 SIZE_COLUMNS = ("size_bytes", "size(B)")
 _OPERATION_COLUMNS = ("operation", "op")
-_REMEDY = f"columns wanted: {' or '.join(SIZE_COLUMNS)}, and one of {', '.join(_TIME_COLUMNS)}"
+_CSV_REMEDY = f"columns wanted: {' or '.join(SIZE_COLUMNS)}, and one of {', '.join(_TIME_COLUMNS)}"
 
 
-def parse(lines: Sequence[str], place: str) -> list[MeasuredTable]:
+def parse_csv(lines: Sequence[str], place: str) -> list[MeasuredTable]:
     """Return the tables in the lines of a CSV file, one an operation; rates are held against times and ranks.
 
     The operation of a row is what its column `operation` says, else the header's line, else an allreduce.
@@ -33,7 +33,7 @@ def parse(lines: Sequence[str], place: str) -> list[MeasuredTable]:
         near = [name for name in columns if wanted in name]
         found = f"; its {', '.join(near)} is in another unit" if near else ""
         where = f"{place}: row {numbered[0][0]}"
-        raise CalibrationError(f"no {wanted} column among {', '.join(columns)}{found}", place=where, remedy=_REMEDY)
+        raise CalibrationError(f"no {wanted} column among {', '.join(columns)}{found}", place=where, remedy=_CSV_REMEDY)
     operation_at = next((columns.index(name) for name in _OPERATION_COLUMNS if name in columns), None)
     rows: dict[Operation | None, list[Cells]] = {}
     for number, line in numbered[1:]:

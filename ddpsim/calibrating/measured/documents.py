@@ -15,7 +15,7 @@ from ddpsim.common.files import parse_json
 from ddpsim.common.operation import Operation
 
 
-def parse(text: str, place: str) -> MeasuredTable:
+def parse_document(text: str, place: str) -> MeasuredTable:
     """Return the table in a JSON document.
 
     Raises:

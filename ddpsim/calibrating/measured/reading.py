@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddpsim.calibrating.measured import csv_text, documents, nccl_tests
+from ddpsim.calibrating.measured import nccl_tests
 from ddpsim.calibrating.measured.table import REMEDY, MeasuredTable
 from ddpsim.common.errors import CalibrationError
 from ddpsim.common.files import display_name, read_text
@@ -40,13 +40,13 @@ def parse_tables(text: str, place: str) -> list[MeasuredTable]:
     """Return the tables in `text`, one an operation; `place` names it in errors."""
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
-        return [documents.parse(text, place)]
+        return [parse_document(text, place)]
     lines = text.splitlines()
     if nccl_tests.is_output(lines):
         return nccl_tests.parse(lines, place)
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
-    by_name = "," in first or any(name in first for name in csv_text.SIZE_COLUMNS)
-    return csv_text.parse(lines, place) if by_name else nccl_tests.parse(lines, place)
+    by_name = "," in first or any(name in first for name in SIZE_COLUMNS)
+    return parse_csv(lines, place) if by_name else nccl_tests.parse(lines, place)
 
 
 def _take_only(tables: list[MeasuredTable], place: str) -> MeasuredTable:
