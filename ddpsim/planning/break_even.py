@@ -14,9 +14,8 @@ from ddpsim.common.errors import InputError
 from ddpsim.common.units import MIB
 from ddpsim.planning.best_buckets import choose_buckets, pipeline_plan, rests_on_buckets, try_buckets
 from ddpsim.planning.bound import binding_link
-from ddpsim.planning.comparison_row import ComparisonRow
+from ddpsim.planning.comparison_row import ComparisonRow, efficiency_of
 from ddpsim.planning.crossing import banded_crossing
-from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.worth import WORTH_IT, Trial, is_list_worth_it
 from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.doubts import join

@@ -2,6 +2,9 @@
 
 Times are out of place, in place where a row has no other; a row whose two columns are far apart was disturbed. Zero
 sizes are left out, a size that occurs again takes the median; `notes` names all three.
+
+Start at `MeasuredTable`, which is what all files become, and `table_of`, which makes it of `Cells`, the rows as a file
+states them. `Conditions` is what its header states of how the collectives were launched.
 """
 
 from __future__ import annotations
@@ -90,6 +93,46 @@ class MeasuredTable:
     def isolated(self) -> bool:
         """Whether each collective was measured by itself, as the microbenchmark does; nccl-tests queues them."""
         return self.header.get("isolated", "").lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a table's collectives were launched, as its header states it.
+
+    Attributes:
+        version: of NCCL, major * 1000 + minor; None where the header says nothing.
+        algorithm: the one that was forced, or `auto`.
+        gpus_per_process: more than one where one process launched on several GPUs.
+        isolated: whether each collective was measured by itself, on an idle stream, instead of back to back.
+        simple_only: whether NCCL_PROTO was Simple.
+    """
+
+    version: int | None = None
+    algorithm: str = "auto"
+    gpus_per_process: int = 1
+    isolated: bool = False
+    simple_only: bool = False
+
+    @classmethod
+    def of(cls, table: MeasuredTable) -> Conditions:
+        """Return the conditions of `table`."""
+        header = table.header
+        stated = header.get("algorithm", "").lower()
+        forced = next((name for name in ("ring", "tree", "nvls") if stated.startswith(name)), "auto")
+        simple = header.get("proto", "").lower().startswith("simple")
+        return cls(_version(header.get("nccl", "")), forced, _gpus_per_process(header), table.isolated, simple)
+
+
+def _version(text: str) -> int | None:
+    match = re.match(r"(\d{1,9})\.(\d{1,9})(?!\d)", text)
+    return int(match[1]) * 1000 + int(match[2]) if match else None
+
+
+def _gpus_per_process(header: Mapping[str, str]) -> int:
+    for key, pattern in (("command", r"-g (\d{1,9})\b"), ("mode", r"nGpus (\d{1,9})\b")):
+        if match := re.search(pattern, header.get(key, "")):
+            return int(match[1])
+    return 1
 
 
 @dataclass(frozen=True, slots=True)
