@@ -4,8 +4,7 @@ A band needs the step at some twenty ends of doubts. Three ways, the cheapest fi
 tell a step:
 
 1. *Retimed* (`retime`): nothing is simulated. The order of the run's nodes is kept, and each begins at the latest end
-of
-   what it came after, under new costs; all assumptions at once, a column each. True while that order would stay.
+   of what it came after, under new costs; all assumptions at once, a column each. True while that order would stay.
 2. *Run again* (`run_again` in `_simulate_each`): the same graph on SimPy under new costs, where the order may change.
 3. *Built anew* (`with_assumptions`): resolved, built and run, where new costs make other nodes.
 
@@ -157,8 +156,7 @@ def _extent(run: SimulatedRun, *, few: bool) -> SimulatedIterations:
 def with_assumptions(
     run: SimulatedRun, assumed: Assumptions, progress: Progress | None = None, *, options: Options | None = None
 ) -> Summary:
-    """Return the step of a job and its parts under other assumptions, built anew; with other options if any are
-    given."""
+    """Return the step of a job and its parts under other assumptions, built anew, with `options` for its own."""
     options = options or run.options
     brief, extent = shorten_run(assumed.scale(options), run.workload)
     options = replace(options, accumulate=brief.accumulate)
