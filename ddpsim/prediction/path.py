@@ -21,7 +21,7 @@ class Sensitivity:
     Attributes:
         resource: computation, the host, latency, or links of a kind: a rate that much higher, a time that much shorter.
         saved_s: of the iteration; below 0 where the step takes longer.
-        retimed: whether it was told from the graph of the run rather than simulated.
+        retimed: whether it was found by retiming the run's graph rather than by a simulation.
     """
 
     resource: str
@@ -30,9 +30,9 @@ class Sensitivity:
 
     @classmethod
     def read(cls, document: Mapping[str, object]) -> tuple[Sensitivity, ...]:
-        """Return those that a checked predict document tells, the most first."""
-        told = list_mappings(document.get("sensitivities"))
-        return tuple(cls(each["resource"], each["saved_s"], each.get("retimed", False)) for each in told)
+        """Return those of a checked predict document, the most first."""
+        entries = list_mappings(document.get("sensitivities"))
+        return tuple(cls(each["resource"], each["saved_s"], each.get("retimed", False)) for each in entries)
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""
@@ -54,29 +54,31 @@ class CriticalPath:
     @classmethod
     def of(cls, trace: Trace, iteration_s: float) -> CriticalPath:
         """Return the path of an iteration of `iteration_s`, in the mean over those of a simulated trace."""
-        found: dict[str, float] = {}
+        by_cause: dict[str, float] = {}
         for span in trace.path:
-            found[span.cause] = found.get(span.cause, 0.0) + span.end_s - span.start_s
-        whole = sum(found.values())
+            by_cause[span.cause] = by_cause.get(span.cause, 0.0) + span.end_s - span.start_s
+        # The path crosses all simulated iterations; scaled, its causes sum to one.
+        whole = sum(by_cause.values())
         scale = iteration_s / whole if whole else 0.0
-        order = sorted(found, key=lambda name: (-found[name], name))
-        # Ranks that go their own ways end at moments of their own: the last iteration is that which the path ends with.
+        order = sorted(by_cause, key=lambda name: (-by_cause[name], name))
+        # Ranks of asynchronous schemes end at moments of their own: the last iteration is that which the path ends
+        # with.
         last = min(
             trace.iterations, key=lambda iteration: (abs(iteration.end_s - trace.path[-1].end_s), iteration.rank)
         )
-        return cls({name: scale * found[name] for name in order}, trace.path_of(last))
+        return cls({name: scale * by_cause[name] for name in order}, trace.path_of(last))
 
     @classmethod
     def read(cls, document: Mapping[str, object]) -> CriticalPath | None:
-        """Return the path that a checked predict document tells; None where it tells none."""
+        """Return the path of a checked predict document; None where it has none."""
         causes, listed = (list_mappings(document.get(key)) for key in ("critical_path", "critical_path_spans"))
-        found = {str(each["cause"]): float(each["seconds"]) for each in causes}
+        seconds = {str(each["cause"]): float(each["seconds"]) for each in causes}
         names = ("stream", "cause", "start_s", "end_s")
         spans = [PathSpan(**{name: each[name] for name in names}) for each in listed]
-        return cls(found, spans) if found else None
+        return cls(seconds, spans) if seconds else None
 
     def entries(self) -> dict[str, object]:
-        """Return what documents say of it: `critical_path`, `critical_path_spans`."""
+        """Return its keys of a document: `critical_path`, `critical_path_spans`."""
         return {
             "critical_path": self.document(),
             "critical_path_spans": [asdict(span) for span in self.spans],
