@@ -185,23 +185,27 @@ class ComparisonRow:
         return middle, low, high
 
 
-def comparison_row(answers: Answers, asked: LabelledJob) -> ComparisonRow:
+def comparison_row(answers: Answers, labelled: LabelledJob) -> ComparisonRow:
     """Return the row of a job, without what it costs."""
-    job, labels = asked
+    job, labels = labelled
     prediction = answers.predict(job)
     efficiency: Band = answers.ask(Band, lambda: efficiency_of(prediction), job, "efficiency")
     bound = answers.ask(Bound, lambda: bound_of(prediction, job.calibration), job, "bound")
     return ComparisonRow(prediction, efficiency=efficiency, bound=bound, **labels)
 
 
-def name_labelled(asked: LabelledJob) -> str:
+def name_labelled(labelled: LabelledJob) -> str:
     """Return which job it is, in words."""
-    job, labels = asked
+    job, labels = labelled
     return f"{labels['model']} on {name_job(job).replace(job.topology.name, labels['machine'], 1)}"
 
 
 def efficiency_of(prediction: Prediction) -> Band:
-    """Return share of one rank's speed without DDP that each rank keeps, every doubt drawn for both."""
+    """Return the share of one rank's speed without DDP that each rank keeps, with its band.
+
+    Each doubt is drawn for both: a GPU that is slower than estimated is as slow alone, and the efficiency changes by
+    what that leaves. The step at the doubt's ends is known, one rank's period is simulated there.
+    """
     middle = prediction.scaling_efficiency
     effects = []
     for ends in prediction.ends:
@@ -225,34 +229,36 @@ def _local_s(prediction: Prediction, compute: float, host: float, load: float) -
 
 
 def local_s(workload: Workload, options: Options) -> float:
-    """Return one rank's period without DDP; each is found once in a process, for machines and node counts share it."""
-    return _find_once(_Once(_digest(workload, options), workload, options))
+    """Return one rank's period without DDP, cached in the process: machines and node counts share it."""
+    return _cached_local_s(_LocalKey(_digest(workload, options), workload, options))
 
 
 @dataclass(frozen=True, slots=True)
-class _Once:
+class _LocalKey:
+    """Hashed and compared by the digest alone: a workload has arrays."""
+
     key: bytes
     workload: Workload = field(compare=False)
     options: Options = field(compare=False)
 
 
 @lru_cache(maxsize=4096)
-def _find_once(what: _Once) -> float:
-    return local_period_s(what.workload, what.options)
+def _cached_local_s(key: _LocalKey) -> float:
+    return local_period_s(key.workload, key.options)
 
 
 def _digest(workload: Workload, options: Options) -> bytes:
-    """Return what tells apart workloads and options that may differ in the period."""
+    """Return a digest of all of a workload and its options on which the period depends; buckets are no part of it."""
     phases = (workload.forward, workload.backward, workload.optimizer)
     arrays = [each for phase in phases for each in (phase.host_s, phase.device_s)]
     arrays += [workload.gradient_hook_s, workload.gradient_ready_s]
-    told = hashlib.blake2b(b"".join(array.tobytes() for array in arrays))
-    named = (
+    digest = hashlib.blake2b(b"".join(array.tobytes() for array in arrays))
+    rest = (
         workload.name,
         workload.device_label,
         workload.synchronises,
         workload.input_stage,
         replace(options, plan=None, caps=BucketCaps()),
     )
-    told.update(repr(named).encode())
-    return told.digest()
+    digest.update(repr(rest).encode())
+    return digest.digest()
