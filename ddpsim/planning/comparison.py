@@ -1,4 +1,4 @@
-"""What `ddpsim.planning.compare` found: a row for each machine, rate, node count and model, and which is best."""
+"""The result of `ddpsim.planning.compare`: a row for each machine, rate, node count and model, and which is best."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The step of a model in stages, or in layers cut over ranks, beside copies of it: computed, sent and idle.
+"""The step of a model in stages, or in layers cut over ranks, with copies of it: computed, sent and idle.
 
-Stages are simulated, as `predict` does: `pipeline_step` tells of a prediction what there is to say of a pipeline. An
-order without a flush, and layers that are cut without knowing their operators, are told in closed form: copies then sum
-all gradients of a rank after its last work, as if all ranks of a copy did so at once.
+Two ways. Stages are simulated by `predict`, and `pipeline_step` takes the figures of a pipeline from the prediction. An
+order without a flush (PipeDream's), and layers that are cut without knowing their operators, are a closed form,
+`in_closed_form`: the slowest stage sets the pace, and copies then sum all gradients of a rank after its last work, as
+if all ranks of a copy did so at once.
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ def in_closed_form(
     if given.tensor_ranks > 1:
         part = placement if copies == 1 else part_of(placement, "tensor", given.tensor_ranks)[0]
         once_s = make_transport(part, backend, calibration).time_s(Operation.ALLREDUCE, given.boundary_bytes or 0)
+        # Two allreduces a layer and pass, as Megatron has it (Shoeybi et al. 2019), forward and backward.
         activations_s = 4 * len(cut.layers) * once_s
     micro_batch_s = [
         (forward_s + backward_s) / given.tensor_ranks + activations_s

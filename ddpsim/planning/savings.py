@@ -51,7 +51,12 @@ def savings(default: Prediction, best: Prediction, calibration: Calibration | No
 
 
 def _split_losses(prediction: Prediction, calibration: Calibration | None) -> dict[str, float]:
-    """Return the seconds of a step by where they go; together they are the step, but for what no bucket changes."""
+    """Return the seconds of a step by where they go; together they are the step, but for what no bucket changes.
+
+    What is exposed is shared out among the buckets still to be sent after the last gradient, each by its time from then
+    on. Collectives overlap one another on some streams, so that those times may sum to more than is exposed: all are
+    scaled down alike.
+    """
     s = prediction.summary
     lost = dict.fromkeys(WHERE, 0.0)
     lost["launches"] = s.ddp_overhead_s

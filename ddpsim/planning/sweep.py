@@ -38,7 +38,8 @@ def swept_prediction(job: Job, answers: Answers, swept: SweptJob) -> Prediction:
 
 
 def swept_row(job: Job, answers: Answers, swept: SweptJob, *, whole: bool) -> tuple[Prediction, dict[str, object]]:
-    """Return the same with its document; where that is not to be `whole`, with what a table shows of it."""
+    """Return the prediction and its document: the `whole` one with what binds the step, or the part that a table
+    shows."""
     prediction = swept_prediction(job, answers, swept)
     if not whole:
         return prediction, prediction.step_document()
@@ -54,8 +55,8 @@ def _swept(job: Job, swept: SweptJob) -> Job:
 def name_swept(swept: SweptJob) -> str:
     """Return which job of a sweep it is, in words."""
     count, options = swept
-    given = next(iter(options.caps.torch_arguments().items()), None)
-    caps = "the default's buckets" if given is None else f"{given[0]}={given[1]}"
+    argument = next(iter(options.caps.torch_arguments().items()), None)
+    caps = "the default's buckets" if argument is None else f"{argument[0]}={argument[1]}"
     return caps if count is None else f"{format_count(count, 'node')}, {caps}"
 
 

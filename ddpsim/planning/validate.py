@@ -177,14 +177,14 @@ class Validation:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step's error, the overhead's, and where most of it is."""
         pairs = {"iteration": self.iterations, "overhead over one process": self.overhead}
-        told = {
+        lines = {
             name: f"{format_time(pair.predicted_s)} predicted, {format_time(pair.measured_s)} measured"
             f"{_share(pair.error)}"
             for name, pair in pairs.items()
         }
         largest = self.largest_term
         most = f"{largest.name}{_share(largest.share_of_step)} of the step"
-        return summary_card("Validation", {**told, "errs most": most})
+        return summary_card("Validation", {**lines, "errs most": most})
 
     def tables(self) -> dict[str, ResultTable]:
         """Return what was compared as tables, by titles: each writes itself as text, Markdown and HTML."""
@@ -283,7 +283,7 @@ def _compared(pairs: Mapping[str, ComparedQuantity]) -> ResultTable:
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """What trivial predictors say of the mean iteration, in seconds.
+    """The mean iteration by trivial predictors, in seconds.
 
     Attributes:
         one_process_s: communication costs nothing.
@@ -307,7 +307,7 @@ def baselines(
     communication_s: float,
     sync_every: int = 1,
 ) -> Baselines:
-    """Return what the trivial predictors say.
+    """Return the trivial predictions of the mean iteration.
 
     Args:
         buckets: in launch order: when its last gradient is ready, from the start of forward, and its allreduce's time.
@@ -347,14 +347,16 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
     summary = summarise(measured)
     predicted = list_mappings(prediction["buckets"])
     alike = _pair_like_content(predicted, summary.buckets) if follows_schedule(measured) else []
-    # Where cycles fused other gradients on either side, what carries the same is compared, and the step.
+    # Buckets are compared by index, where both sides have the same ones; a scheme's messages by content. Where a
+    # scheme's cycles fused other gradients in the run than in the prediction, only messages with the same content are
+    # compared.
     apart = len(alike) < max(len(predicted), len(summary.buckets)) and not fused_by_times(measured)
     pairs = _pair_buckets(predicted, summary.buckets) if apart else alike
     _check_same(prediction, pairs, summary)
-    own = measured.provenance.get("local_s")
-    known = isinstance(own, float) and math.isfinite(own)
+    timed = measured.provenance.get("local_s")
+    known = isinstance(timed, float) and math.isfinite(timed)
     local_s = _float(prediction["local_s"])
-    measured_local_s = _float(own) if known else local_s
+    measured_local_s = _float(timed) if known else local_s
     step, predicted_step = summary.iteration_s, _float(prediction["iteration_s"])
     return Validation(
         iterations=ComparedQuantity.of(step, predicted_step),
@@ -383,19 +385,19 @@ def _compare_turns(turns: object, predicted_s: float, predicted_local_s: float) 
 
 
 def _compare_first(predicted: object, measured: object) -> dict[str, ComparedQuantity]:
-    """Return the construction and the first iterations that both sides tell; a run tells as many as it discards."""
+    """Return the construction and the first iterations that both sides have; a run has as many as it discards."""
     if not isinstance(predicted, Mapping) or not isinstance(measured, Mapping):
         return {}
-    found = {}
+    compared = {}
     construction = predicted.get("construction")
     if isinstance(construction, Mapping):
         ours, theirs = (_float(each.get("construction_s")) for each in (construction, measured))
-        found["construction"] = ComparedQuantity.of(theirs, ours)
+        compared["construction"] = ComparedQuantity.of(theirs, ours)
     iterations = measured.get("iterations_s")
     for row, theirs_s in zip(list_mappings(predicted.get("iterations")), iterations or (), strict=False):
         pair = ComparedQuantity.of(_float(theirs_s), _float(row.get("iteration_s")))
-        found[f"iteration {row.get('index')}"] = pair
-    return found
+        compared[f"iteration {row.get('index')}"] = pair
+    return compared
 
 
 def _pair_buckets(predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary]) -> list[Pair]:
@@ -470,7 +472,8 @@ def _bucket_terms(pairs: Sequence[Pair], step_s: float) -> list[ErrorTerm]:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """What a bucket spends between ready and finished."""
+    """The parts of a bucket's time between ready and finished: until its launch, until all ranks are there, the
+    wire."""
 
     launch_s: float
     skew_s: float
@@ -497,12 +500,12 @@ def _line(sizes: Sequence[int], times: Sequence[float]) -> tuple[float, float] |
 def _baselines(
     prediction: Mapping[str, object], step_s: float, measured_local_s: float, sync_every: int
 ) -> dict[str, Mapping[str, float | None]]:
-    """Return what trivial predictors say of the step, fed with the prediction's own times, not with measured ones."""
+    """Return the trivial predictions of the step, from the prediction's own times, not from measured ones."""
     local_s = _float(prediction["local_s"])
     ways = [
         (_float(b["ready_s"]), _Way.of(b).wire_s, _float(b["finished_s"])) for b in list_mappings(prediction["buckets"])
     ]
-    said = baselines(
+    trivial = baselines(
         ((ready, wire) for ready, wire, _ in ways),
         local_s=local_s,
         optimizer_s=_float(prediction["optimizer_s"]),
@@ -511,10 +514,10 @@ def _baselines(
         sync_every=sync_every,
     )
     predictors = {
-        "one_process": said.one_process_s,
-        "one_process_plus_communication": said.sum_s,
-        "max_of_backward_and_communication": said.max_s,
-        "in_order_pipeline": said.in_order_pipeline_s,
+        "one_process": trivial.one_process_s,
+        "one_process_plus_communication": trivial.sum_s,
+        "max_of_backward_and_communication": trivial.max_s,
+        "in_order_pipeline": trivial.in_order_pipeline_s,
     }
     overhead = step_s - measured_local_s
     return {

@@ -91,9 +91,9 @@ def parse_csv(lines: Sequence[str], place: str) -> list[MeasuredTable]:
     if size_at is None or not time_at:
         wanted = "size" if size_at is None else "time"
         near = [name for name in columns if wanted in name]
-        found = f"; its {', '.join(near)} is in another unit" if near else ""
+        unit = f"; its {', '.join(near)} is in another unit" if near else ""
         where = f"{place}: row {numbered[0][0]}"
-        raise CalibrationError(f"no {wanted} column among {', '.join(columns)}{found}", place=where, remedy=_CSV_REMEDY)
+        raise CalibrationError(f"no {wanted} column among {', '.join(columns)}{unit}", place=where, remedy=_CSV_REMEDY)
     operation_at = next((columns.index(name) for name in _OPERATION_COLUMNS if name in columns), None)
     rows: dict[Operation | None, list[Cells]] = {}
     for number, line in numbered[1:]:
@@ -103,8 +103,9 @@ def parse_csv(lines: Sequence[str], place: str) -> list[MeasuredTable]:
             raise CalibrationError(f"{len(cells)} cells under {len(columns)} columns", place=where)
         index = next((i for i in time_at if cells[i].strip()), time_at[0])
         algbw, busbw = (_rate_at(columns, columns[index], rate) for rate in ("algbw", "busbw"))
-        found_at, other = (size_at, index, algbw, busbw), _find_in_place(columns, cells, index)
-        named = ["" if at is None else f", column {columns[at]}" for at in found_at]
+        # A row's time is the first time column that it fills: out of place before in place.
+        other = _find_in_place(columns, cells, index)
+        named = ["" if at is None else f", column {columns[at]}" for at in (size_at, index, algbw, busbw)]
         operation = None
         if operation_at is not None:
             operation = Operation.named(cells[operation_at], f"{where}, column {columns[operation_at]}")
@@ -158,8 +159,8 @@ def parse_document(text: str, place: str) -> MeasuredTable:
     rows = [_cells(entry, f"{place}: results.{number}", stated) for number, entry in enumerate(results)]
     ddp = document.get("ddp") or {}
     costs = ddp.items() if isinstance(ddp, dict) else ()
-    found = {str(name): as_float(value) for name, value in costs if _is_number(value)}
-    return table_of(place, rows, header, ddp=found, operation=stated)
+    host_costs = {str(name): as_float(value) for name, value in costs if _is_number(value)}
+    return table_of(place, rows, header, ddp=host_costs, operation=stated)
 
 
 def _is_number(value: object) -> bool:
