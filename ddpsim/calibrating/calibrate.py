@@ -182,7 +182,7 @@ def calibrate(
     start = _priors(tables, topology, backend)
     # 1. The rows that count: those that only the host set are left out, and then no latency is fitted.
     whole, tables = tables, [drop_host_timed_rows(sample, start) for sample in samples]
-    if any(len(kept.rows) < len(table.rows) for kept, table in zip(tables, whole, strict=True)):
+    if any(len(counted.rows) < len(table.rows) for counted, table in zip(tables, whole, strict=True)):
         start = latencies_held(start)
     samples = [Sample.of(table, topology, each) for table, each in zip(tables, counts, strict=True)]
     if start.backend == "nccl":

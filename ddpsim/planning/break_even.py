@@ -92,8 +92,8 @@ class BreakEven:
 
     def __repr__(self) -> str:
         band = f"({self.low or 0:.4g} to {self.high or math.inf:.4g})"
-        found = self.why if self.value is None else f"{self.value:.4g} {band}"
-        return f"<BreakEven: {self.what} on {self.row.machine}, {found}>"
+        where = self.why if self.value is None else f"{self.value:.4g} {band}"
+        return f"<BreakEven: {self.what} on {self.row.machine}, {where}>"
 
     def document(self) -> dict[str, object]:
         """Return the break-even as JSON values."""
@@ -150,8 +150,8 @@ class Search:
         most = min(most, MOST_NODES_SOUGHT)
 
         def curve(nodes: float, *, band: bool) -> Band:
-            made = self._prediction(None, max(round(nodes), 1), band=band)
-            shares = efficiency_of(made) if band else (made.scaling_efficiency,) * 3
+            prediction = self._prediction(None, max(round(nodes), 1), band=band)
+            shares = efficiency_of(prediction) if band else (prediction.scaling_efficiency,) * 3
             middle, low, high = (share - bound for share in shares)
             return middle, low, high
 
@@ -209,15 +209,19 @@ class Search:
             own = self.row.prediction
             far = _UNMOVED * own.iteration_s
             unmoved = {each.name for each in own.ends if max(abs(s - own.iteration_s) for s in each.steps_s) < far}
-            made, effects = self._prediction(at, self.row.nodes), list[Effect]()
-            share = self._exposed(made)
+            prediction, effects = self._prediction(at, self.row.nodes), list[Effect]()
+            share = self._exposed(prediction)
             for doubt in doubts_of(
-                made.workload, made.placement, made.options, self.calibration, [b.size_bytes for b in made.plan.buckets]
+                prediction.workload,
+                prediction.placement,
+                prediction.options,
+                self.calibration,
+                [b.size_bytes for b in prediction.plan.buckets],
             ):
                 if doubt.name in unmoved:
                     continue
                 ends = [each for each in (doubt.low, doubt.high) if each is not None]
-                shares = [self._exposed(made, with_assumptions(made.run, each)) for each in ends]
+                shares = [self._exposed(prediction, with_assumptions(prediction.run, each)) for each in ends]
                 effects.append(join.effect(doubt, share, shares))
             below, above = (end - share for end in join.band(share, effects))
 
@@ -227,15 +231,15 @@ class Search:
 
         return self._describe_at_rate("hidden", curve, self._never_hidden)
 
-    def _exposed(self, made: Prediction, summary: Summary | None = None) -> float:
+    def _exposed(self, prediction: Prediction, summary: Summary | None = None) -> float:
         """Return the share of the step that waits for communication."""
-        s = made.summary if summary is None else summary
+        s = prediction.summary if summary is None else summary
         return (s.exposed_comm_s + s.buffer_broadcast_s) / s.iteration_s
 
     def _never_hidden(self) -> str:
-        made = self._prediction(FASTEST, self.row.nodes)
-        link, _ = binding_link(made, self.calibration)
-        share = _percent(self._exposed(made))
+        prediction = self._prediction(FASTEST, self.row.nodes)
+        link, _ = binding_link(prediction, self.calibration)
+        share = _percent(self._exposed(prediction))
         return f"at no rate: even at 1.6 Tb/s {share} of the step waits, for {link or 'latency or NCCL threads'}"
 
     def _slower_than_fastest(self, rate: float, *, band: bool) -> Band:
@@ -310,16 +314,16 @@ class Search:
         own = self.row.prediction
         place = rate, nodes, each or own.placement.all_gpus_per_node
         # One with its band serves where none is needed.
-        for known in (True, band):
-            if (made := self._made.get((*place, known))) is not None:
-                return made
+        for with_band in (True, band):
+            if (prediction := self._made.get((*place, with_band))) is not None:
+                return prediction
         machine = own.topology if rate is None else with_link_rate(own.topology, NIC, rate)
-        made = self._made[*place, band] = predict(
+        prediction = self._made[*place, band] = predict(
             Job(own.workload, machine, nodes, place[2], own.options, self.calibration),
             local_s=own.local_s,
             band=band,
         )
-        return made
+        return prediction
 
 
 class _Curve(Protocol):

@@ -119,8 +119,8 @@ class SearchSpace:
 
     def __post_init__(self) -> None:
         for name in ("schemes", "tensor_parallel", "pipelines", "micro_batch_sizes"):
-            found = getattr(self, name)
-            if found is not None and not found:
+            values = getattr(self, name)
+            if values is not None and not values:
                 raise InputError("nothing is given", place=name, remedy="give at least one")
         if self.global_batch_size is not None:
             check_at_least_one("global_batch_size", self.global_batch_size)

@@ -96,8 +96,8 @@ def banded_crossing(
         def end(at: float, _: object) -> float:
             return known(at) + before + (after - before) * math.log(at / begin) / length
 
-        found = crossing(end, begin, points[last], narrow if side else NARROW)
-        return begin if found is None else found.at
+        at_zero = crossing(end, begin, points[last], narrow if side else NARROW)
+        return begin if at_zero is None else at_zero.at
 
     return crossing_of(0), crossing_of(1), crossing_of(2)
 
@@ -125,16 +125,16 @@ def crossing_band(
     return math.exp(max(low, bounds[0])), math.exp(min(high, bounds[1]))
 
 
-def _move_crossing(curve: Curve, found: Crossing, end: Assumptions | None, bounds: tuple[float, float]) -> float:
+def _move_crossing(curve: Curve, predicted: Crossing, end: Assumptions | None, bounds: tuple[float, float]) -> float:
     """Return the logarithm of where the curve crosses zero at the end of a doubt, by a few steps of the secant method.
 
     It starts with the slope of the curve as predicted. A secant that does not fall is noise of the simulation, and the
     slope before it is used on.
     """
-    at = math.log(found.at)
+    at = math.log(predicted.at)
     if end is None:
         return at
-    slope, value = found.slope, curve(found.at, end)
+    slope, value = predicted.slope, curve(predicted.at, end)
     for _ in range(_STEPS):
         then = min(max(at - value / slope, bounds[0]), bounds[1])
         if abs(then - at) < _LEAST_STEP:

@@ -46,8 +46,8 @@ def savings(default: Prediction, best: Prediction, calibration: Calibration | No
     their bytes and for their latencies. What it waits for beyond these is `elsewhere`.
     """
     before, after = _split_losses(default, calibration), _split_losses(best, calibration)
-    found = [Saving(where, before[where] - after[where]) for where in WHERE]
-    return tuple(sorted(found, key=lambda saving: -abs(saving.seconds)))
+    parts = [Saving(where, before[where] - after[where]) for where in WHERE]
+    return tuple(sorted(parts, key=lambda saving: -abs(saving.seconds)))
 
 
 def _split_losses(prediction: Prediction, calibration: Calibration | None) -> dict[str, float]:

@@ -131,8 +131,8 @@ def _name_leader(leader: Leader) -> str:
     return name_job(leader.job)
 
 
-def _name_candidate(asked: tuple[Job, float]) -> str:
-    return f"a candidate on {name_job(asked[0])}"
+def _name_candidate(item: tuple[Job, float]) -> str:
+    return f"a candidate on {name_job(item[0])}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +164,11 @@ class RankedCandidates:
         leaders = self._rows()
         of = list(zip(leaders, compute(leader_row, leaders, _name_leader), strict=True))
         rows = sorted((row for _, row in of[: len(self.leaders)]), key=lambda row: row.step_s[0])
-        asked, plain = self.question, self.plain
+        question, plain = self.question, self.plain
         return SearchReport(
-            asked.model.source.name,
+            question.model.source.name,
             tuple(row for row in rows if not row.may_not_fit),
-            global_batch_size_of(asked.model, asked.placement, asked.options, asked.space),
+            global_batch_size_of(question.model, question.placement, question.options, question.space),
             self.candidates,
             self.simulated,
             self.ruled_out.list_all(),

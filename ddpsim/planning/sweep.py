@@ -75,8 +75,8 @@ def _document(prediction: Prediction, bound: Bound) -> dict[str, object]:
 class Sweep(Iterator[Prediction]):
     """An iterator over the predictions of a sweep, each made when it is asked for."""
 
-    def __init__(self, found: Iterator[Prediction], total: int, calibration: Calibration | None = None) -> None:
-        self._found, self._left, self._calibration = found, total, calibration
+    def __init__(self, predictions: Iterator[Prediction], total: int, calibration: Calibration | None = None) -> None:
+        self._found, self._left, self._calibration = predictions, total, calibration
 
     def __repr__(self) -> str:
         return f"<Sweep: {format_count(self._left, 'prediction')} to come>"
@@ -123,17 +123,17 @@ def sweep(
         InputError: no node count, or no cap; and as `predict`.
     """
     every = list_swept(nodes, caps, options)
-    asked = Model.of(workload, options).on(topology, options=options)
-    function = partial(swept_prediction, Job(asked, topology, None, gpus_per_node, Options(), calibration))
+    paced = Model.of(workload, options).on(topology, options=options)
+    function = partial(swept_prediction, Job(paced, topology, None, gpus_per_node, Options(), calibration))
 
-    def found() -> Iterator[tuple[int, Prediction]]:
+    def computed() -> Iterator[tuple[int, Prediction]]:
         with open_journal(cache) as journal:
             rows = Rows(function, every, name_swept, crew=crew_of(executor), journal=journal, progress=progress)
             for position, prediction in rows:
                 del rows.found[position]
                 yield position, prediction
 
-    return Sweep(sort_results(found()), len(every), calibration)
+    return Sweep(sort_results(computed()), len(every), calibration)
 
 
 def list_swept(
@@ -148,4 +148,4 @@ def list_swept(
     check_given("caps", caps)
     base = options or Options()
     each = [replace(base, caps=cap) for cap in caps]
-    return [(count, asked) for count in nodes for asked in each]
+    return [(count, of_caps) for count in nodes for of_caps in each]

@@ -248,12 +248,12 @@ def _share(share: float | None) -> str:
     return "" if share is None else f", {100 * share:+.1f} %"
 
 
-def _tables(found: Validation) -> dict[str, ResultTable]:
+def _tables(validation: Validation) -> dict[str, ResultTable]:
     """Return the tables by their titles; the first iterations and buckets only where both sides have them."""
-    alone = "measured with the run" if found.local_source == "run" else "as predicted"
-    pairs = {"step": found.iterations, f"overhead over one process ({alone})": found.overhead}
+    alone = "measured with the run" if validation.local_source == "run" else "as predicted"
+    pairs = {"step": validation.iterations, f"overhead over one process ({alone})": validation.overhead}
     tables = {COMPARED: _compared(pairs)}
-    if (ratio := found.ratio) is not None:
+    if (ratio := validation.ratio) is not None:
         turns = {
             "step / one process": f"{ratio.measured:.3f}",
             "80 % interval": f"{ratio.low:.3f} to {ratio.high:.3f}",
@@ -262,17 +262,17 @@ def _tables(found: Validation) -> dict[str, ResultTable]:
             "rounds": ratio.rounds,
         }
         tables[TURNS] = table_of("", [turns])
-    if found.first:
-        tables[FIRST] = _compared(found.first)
-    trivial = [{"trivial predictor": name.replace("_", " "), **each} for name, each in found.baselines.items()]
-    terms = [{"term": term.name.replace("_", " "), **asdict(term)} for term in found.terms]
+    if validation.first:
+        tables[FIRST] = _compared(validation.first)
+    trivial = [{"trivial predictor": name.replace("_", " "), **each} for name, each in validation.baselines.items()]
+    terms = [{"term": term.name.replace("_", " "), **asdict(term)} for term in validation.terms]
     tables |= {
         TRIVIAL: table_of("", trivial, ("trivial predictor", "predicted_s", "error", "overhead_error")),
         TERMS: table_of("", terms, ("term", "measured_s", "predicted_s", "share_of_step")),
     }
-    if found.buckets:
-        errors = [f"{name.removesuffix('_s')}_error" for name in found.buckets[0].errors]
-        buckets = [each.document() for each in found.buckets]
+    if validation.buckets:
+        errors = [f"{name.removesuffix('_s')}_error" for name in validation.buckets[0].errors]
+        buckets = [each.document() for each in validation.buckets]
         tables[BUCKETS] = table_of("", buckets, ("index", "size_bytes", *errors))
     return tables
 

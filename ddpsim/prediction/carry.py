@@ -57,13 +57,13 @@ def carry_workload(
             what = f"recorded on {source.device}, whose times say nothing of a GPU; the file has no operators"
             raise WorkloadError(what, place=source.name, remedy=_REMEDY)
         shape = replace(shape, compiled=was_compiled(source), autocast_dtype=source.autocast_dtype)
-        made = estimate(shape, target, precision or source.precision)
+        estimated = estimate(shape, target, precision or source.precision)
         notes = [f"{source.name} was recorded on {source.device}: its operators are estimated on {target.name}"]
         if was_compiled(source) and shape.compiler is None:
             remedy = "estimate the compiled step itself for what fusing saves: `python -m ddpexec estimate --step ...`"
             notes.append(f"{source.name} was compiled by torch.compile, and is priced operator by operator; {remedy}")
         return ConvertedWorkload(
-            replace(made, provenance={**made.provenance, "carried_from": source.name}), tuple(notes)
+            replace(estimated, provenance={**estimated.provenance, "carried_from": source.name}), tuple(notes)
         )
     if precision not in (None, source.precision):
         what, remedy = f"recorded in {source.precision}, not {precision}", "leave --precision out, or use --model alone"

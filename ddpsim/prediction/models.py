@@ -42,11 +42,11 @@ class Model:
     _paced: dict[Key, Workload] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, asked: str | Workload | Model, options: Options | None = None) -> Model:
+    def of(cls, model: str | Workload | Model, options: Options | None = None) -> Model:
         """Return the model that a name, a path or a workload means.
 
         Args:
-            asked: `resnet50`, `resnet50@a100-amp-b32`, a file or a workload, put on each machine's GPU;
+            model: `resnet50`, `resnet50@a100-amp-b32`, a file or a workload, put on each machine's GPU;
                 `resnet50@H200`, at that GPU's pace everywhere; `resnet50@recorded`, at its file's.
             options: whether the pace is kept; None does not ask for it.
 
@@ -54,19 +54,19 @@ class Model:
             UnknownNameError: neither a file nor a shipped name, or no such GPU.
         """
         keep = options is not None and options.keep_pace
-        if isinstance(asked, Model):
-            return asked
-        if isinstance(asked, Workload):
-            return cls(asked.name, with_operators(asked), keep)
-        path, where = locate_workload(asked)
-        source = with_operators(read_workload(path, asked))
+        if isinstance(model, Model):
+            return model
+        if isinstance(model, Workload):
+            return cls(model.name, with_operators(model), keep)
+        path, where = locate_workload(model)
+        source = with_operators(read_workload(path, model))
         try:
             check_devices_told(source.name, source.devices, source.parameters)
         except WorkloadError as error:
-            error.at(asked)
+            error.at(model)
         if where in (None, RECORDED):
-            return cls(asked, source, keep or where == RECORDED)
-        return cls(asked, source, gpu=gpu_named(str(where)).name)
+            return cls(model, source, keep or where == RECORDED)
+        return cls(model, source, gpu=gpu_named(str(where)).name)
 
     def on(
         self,
@@ -176,5 +176,5 @@ def _is_shipped(source: Workload) -> bool:
     """Whether a workload is a shipped one as its file has it: what somebody changed in one is theirs, and stays."""
     if source.name not in shipped.names("workload"):
         return False
-    kept = read_workload(shipped.path("workload", source.name), source.name)
-    return replace(source, operators=None) == replace(kept, operators=None)
+    original = read_workload(shipped.path("workload", source.name), source.name)
+    return replace(source, operators=None) == replace(original, operators=None)

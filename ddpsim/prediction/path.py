@@ -96,29 +96,31 @@ class CriticalPath:
         return break_line(f"{lead}critical path of the step: {', '.join(shares)}")
 
 
-def format_helps_most(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1, where: str = "") -> list[str]:
+def format_helps_most(
+    sensitivities: Sequence[Sensitivity], iteration_s: float, steps: int = 1, where: str = ""
+) -> list[str]:
     """Return the table of what would help most, as lines; none where nothing would.
 
     Args:
-        found: the most first.
+        sensitivities: the most first.
         iteration_s: that they are saved of.
         steps: iterations of a step of the optimizer, which times are printed of.
         where: under which condition, if any.
     """
-    shown = sensitivity_table(found, iteration_s, steps)
+    shown = sensitivity_table(sensitivities, iteration_s, steps)
     title = f"what would help most: time saved per step by each resource being one per cent faster{where}:"
     return [title, *shown.text("  ").splitlines()] if shown.rows else []
 
 
-def sensitivity_table(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1) -> ResultTable:
+def sensitivity_table(sensitivities: Sequence[Sensitivity], iteration_s: float, steps: int = 1) -> ResultTable:
     """Return what one per cent more of each resource saves, of those that matter, the most first.
 
     Args:
-        found, iteration_s, steps: as those of `helps_most`.
+        sensitivities, iteration_s, steps: as those of `format_helps_most`.
     """
     rows = (
         (each.resource, format_time(steps * each.saved_s), f"{100 * each.saved_s / iteration_s:.2f} %")
-        for each in found
+        for each in sensitivities
         if each.saved_s >= _MATTERS * iteration_s
     )
     return ResultTable(("resource", "saves", "of the step"), tuple(rows))

@@ -330,8 +330,8 @@ class Prediction:
         """Devices whose pace the workload does not keep, of nodes without a workload of their own."""
         classes = (each.template for each in self.placement.classes)
         models = dict.fromkeys(template.gpus[0].model for template in classes if template.workload is None)
-        kept = {kind_of(self.workload.device).lower(), *(("cpu",) if self.workload.timed else ())}
-        return [model for model in models if kind_of(model).lower() not in kept]
+        own = {kind_of(self.workload.device).lower(), *(("cpu",) if self.workload.timed else ())}
+        return [model for model in models if kind_of(model).lower() not in own]
 
     @property
     def pace_kept(self) -> bool:

@@ -96,11 +96,11 @@ class SimulatedRun:
     def batches(self) -> tuple[int, ...]:
         """Samples of an iteration by rank that trains, the first ranks: a batch of its node's own workload."""
         if self._batches is None:
-            per_node, found, replayed = self.placement.gpus_per_node, dict[int, int](), self.workloads
+            per_node, by_node, replayed = self.placement.gpus_per_node, dict[int, int](), self.workloads
             for each in self.placement.classes:
-                found |= dict.fromkeys(each.node_indices, replayed[each.template.workload].batch_size)
+                by_node |= dict.fromkeys(each.node_indices, replayed[each.template.workload].batch_size)
             trainers = scheme_named(self.options.scheme).trainers(self.placement.world_size, per_node)
-            self._batches = tuple(found[rank // per_node] for rank in range(trainers))
+            self._batches = tuple(by_node[rank // per_node] for rank in range(trainers))
         return self._batches
 
     def short(self, progress: Progress | None = None) -> JobRun:
@@ -234,8 +234,8 @@ class SimulatedRun:
         """What its ranks replay."""
         topology = self.placement.topology
         named = sorted({c.template.workload for c in self.placement.classes if c.template.workload is not None})
-        found: dict[str | None, Workload] = {None: self.workload}
-        return found | {name: replay_on(topology, load_workload(name), self.options) for name in named}
+        workloads: dict[str | None, Workload] = {None: self.workload}
+        return workloads | {name: replay_on(topology, load_workload(name), self.options) for name in named}
 
 
 def simulated_period_s(ran: JobRun, extent: SimulatedIterations | None = None) -> float:

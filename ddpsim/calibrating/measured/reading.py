@@ -123,7 +123,7 @@ def parse_csv(lines: Sequence[str], place: str) -> list[MeasuredTable]:
             )
         )
     header = header_of(lines)
-    return [table_of(place, found, header, operation=operation) for operation, found in (rows or {None: []}).items()]
+    return [table_of(place, stated, header, operation=operation) for operation, stated in (rows or {None: []}).items()]
 
 
 def _find_in_place(columns: Sequence[str], cells: Sequence[str], time_at: int) -> int | None:
@@ -171,7 +171,7 @@ def _cells(entry: object, place: str, stated: Operation | None) -> Cells:
     if not isinstance(entry, dict):
         raise CalibrationError(f"{entry!r} is not a row", place=place)
     operation_in(str(entry.get("redop")), "", stated, f"{place}.redop")
-    beside = entry.get("in_place")
+    in_place = entry.get("in_place")
     for key in ("out_of_place", "in_place"):
         part = entry.get(key)
         if isinstance(part, dict) and part.get("time") is not None:
@@ -181,7 +181,7 @@ def _cells(entry: object, place: str, stated: Operation | None) -> Cells:
                 place=place,
                 algbw=part.get("alg_bw"),
                 busbw=part.get("bus_bw"),
-                in_place=beside.get("time") if isinstance(beside, dict) and beside is not part else None,
+                in_place=in_place.get("time") if isinstance(in_place, dict) and in_place is not part else None,
                 columns=(".size", *(f".{key}.{name}" for name in ("time", "alg_bw", "bus_bw")), ".in_place.time"),
             )
         if isinstance(part, dict) and "cpu_time" in part:
