@@ -62,7 +62,7 @@ def order_run(
     from ddpsim.common import shipped
     from ddpsim.common.files import json_text, write_whole
     from ddpsim.common.other_work import ProcessorClock
-    from ddpsim.planning.orderbench.bench import BenchMachine, caps_for
+    from ddpsim.planning.order_bench import BenchMachine, caps_for
     from ddpsim.simulation.jobs.job_options import JobOptions
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.order_trace import load_order_trace

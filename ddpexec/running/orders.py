@@ -24,7 +24,7 @@ from ddpexec.running.timed import TimedModel, make_timed_model
 from ddpsim.bucketing.order.arrivals import Arrivals
 from ddpsim.bucketing.order.consensus import arrange, consensus
 from ddpsim.bucketing.order.policy import OrderPolicy
-from ddpsim.planning.orderbench.bench import relative_difference
+from ddpsim.planning.order_bench import relative_difference
 from ddpsim.simulation.jobs.job_options import JobOptions
 from ddpsim.workload.order_trace import OrderTrace
 

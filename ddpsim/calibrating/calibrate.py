@@ -5,10 +5,9 @@ Rows of exactly a machine and rank count also become a curve that corrects the m
 of the whole procedure, constants and curves, where nothing was measured: on a rank count left out, or on the largest
 sizes.
 
-Whether a table of one node was timed on the host, and its rows without those that tell of the host alone.
-
-A loop that waits on the host for every collective reports what a process, its launch and its wake-up take until the
-message is large; DDP waits for none. Such rows neither fix a latency nor correct one.
+Start at `calibrate`; `fit_samples` is one fit. Before them stand the rows that are left out (`drop_host_timed_rows`): a
+loop that waits on the host for every collective measures the process, its launch and its wake-up until the message is
+large, and DDP waits for none. Such rows neither fix a latency nor correct one.
 """
 
 from __future__ import annotations
@@ -33,10 +32,11 @@ from ddpsim.common.units import format_count, format_time
 from ddpsim.topology.graph import Topology
 
 SHORT_S = 100e-6
-"""Rows that the priors predict to be shorter tell what a collective takes whatever its bytes."""
+"""Rows that the priors predict to be shorter are bound by latency: they say what a collective takes whatever its
+size."""
 
 MOST_FACTOR, MOST_S = 2.5, 35e-6
-"""How far such rows of nccl-tests, timed on the device, lie above the priors at most: of no table both.
+"""How far such rows, timed on the device by nccl-tests, lie above the priors at most; beyond both, the host timed them.
 
 `studies/accuracy/test_host_timed.py` holds every kept table of one node to it, but one that a loop in torch timed; the
 farthest is 31 us off.
@@ -46,7 +46,7 @@ FLAT = 2.0
 """The longest of such rows over the shortest where the host sets them; a slow link's times grow with their bytes."""
 
 _LEFT = 4.0
-"""A row this many times the host's floor is taken to tell of the device: a quarter of it is the host's at most."""
+"""A row this many times the host's floor is taken as the device's: a quarter of it is the host's at most."""
 
 
 def drop_host_timed_rows(sample: Sample, start: Calibration) -> MeasuredTable:
@@ -68,7 +68,7 @@ def drop_host_timed_rows(sample: Sample, start: Calibration) -> MeasuredTable:
 
 
 def latencies_held(start: Calibration) -> Calibration:
-    """Return `start` with its latencies at their priors: rows of large messages that the host timed tell none."""
+    """Return `start` with its latencies held at their priors: large messages that the host timed determine none."""
     held = {name: replace(each, log_std=None) for name, each in start.constants.items() if each.unit == "s"}
     return replace(start, constants={**start.constants, **held})
 
@@ -80,22 +80,24 @@ def host_floor_s(sample: Sample, start: Calibration) -> float | None:
     short = list(_list_latency_rows(sample, start))
     if len(short) < 2:
         return None
+    # Three signs, all of them needed: far above the priors in seconds and as a factor, and the same whatever the bytes.
+    # A slow link lies above the priors too, but its times grow; a fast one measured well is flat, but near them.
     times = [measured_s for measured_s, _ in short]
     above = median(measured_s - predicted_s for measured_s, predicted_s in short)
     factor = median(measured_s / predicted_s for measured_s, predicted_s in short)
-    told = above > MOST_S and factor > MOST_FACTOR and max(times) <= FLAT * min(times)
-    return median(times) if told else None
+    host_timed = above > MOST_S and factor > MOST_FACTOR and max(times) <= FLAT * min(times)
+    return median(times) if host_timed else None
 
 
 def _list_latency_rows(sample: Sample, start: Calibration) -> Iterator[tuple[float, float]]:
-    """Yield measured and predicted times of the rows that tell of latency."""
+    """Yield measured and predicted times of the rows that are bound by latency."""
     for measured_s, predicted_s in zip(sample.measured.tolist(), sample.predict(start).tolist(), strict=True):
         if predicted_s < SHORT_S:
             yield measured_s, predicted_s
 
 
 _FOLDS = 4
-"""Parts of the rows: what is fitted without one of them rests on three quarters of what the user gave."""
+"""Parts of the rows: a fit without one of them rests on three quarters of the user's rows."""
 _MOST_NAMES = 3
 """Constants that a note names of those that kept their priors; chosen by hand, the report has all."""
 RANK_COUNTS, LARGEST_SIZES = "a rank count", "the largest sizes"
@@ -104,10 +106,10 @@ RANK_COUNTS, LARGEST_SIZES = "a rank count", "the largest sizes"
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRow:
-    """Holds a measured row beside what the fitted model says of it, and a model that was fitted without it.
+    """A measured row with its time by the fitted model, and by a model that was fitted without it.
 
-    `fitted_s` is the physical model's, `held_out_s` that of constants and curves without the row's rank count or
-    without the largest sizes, None of a row that is always among what is fitted.
+    `fitted_s` is the physical model's; `held_out_s` that of constants and curves fitted without the row's rank count or
+    without the largest sizes, None for a row that every fit includes.
     """
 
     table: str
@@ -129,7 +131,7 @@ class CalibrationReport:
         undetermined: constants that the rows say little of, which kept their priors.
         unused: constants that no row depends on, which kept theirs.
         notes: rows merged or left out, outliers, constants that kept their priors.
-        misfit: how far the rows are from the constants, and which contradict which.
+        misfit: how far the rows are from the constants, and which rows contradict each other.
     """
 
     calibration: Calibration
@@ -178,33 +180,37 @@ def calibrate(
     if not any(sample.sizes for sample in samples):
         raise CalibrationError("no row to fit to", remedy="give a table of measured collectives")
     start = _priors(tables, topology, backend)
+    # 1. The rows that count: those that only the host set are left out, and then no latency is fitted.
     whole, tables = tables, [drop_host_timed_rows(sample, start) for sample in samples]
-    if any(len(kept.rows) < len(table.rows) for kept, table in zip(tables, whole, strict=True)):
+    if any(len(counted.rows) < len(table.rows) for counted, table in zip(tables, whole, strict=True)):
         start = latencies_held(start)
     samples = [Sample.of(table, topology, each) for table, each in zip(tables, counts, strict=True)]
     if start.backend == "nccl":
         _refuse_versions(samples)
     samples = with_versions(samples, start)
+    # 2. One fit of all rows, refused where they contradict each other or the machine.
     measured = np.concatenate([sample.measured for sample in samples])
     folds = _split_folds(samples) if len(measured) > 1 else []
     done, fits = count(1), 1 + len(folds) + (min(_FOLDS, len(measured)) if folds else 0)
 
-    def told() -> None:
+    def step() -> None:
         progress(next(done), fits)
 
-    found, calibration = fit_samples(samples, start)
-    told()
-    judged = misfit(samples, found.residuals)
+    whole_fit, calibration = fit_samples(samples, start)
+    step()
+    judged = misfit(samples, whole_fit.residuals)
     judged.refuse(accepted=accept_misfit)
     if not accept_misfit:
         _refuse_efficiencies(calibration)
     if start.backend in GPU_BACKENDS:
         version = max(sample.version for sample in samples)
         calibration = calibration.with_values({f"{start.backend}.version": version}, source="the tables' version")
+    # 3. How good it is: on its own rows without curves, which would return every row as measured; on every
+    # fourth row left out, which is the residual of its bands; on a rank count or sizes left out, which is reported.
     fitted = predict_times(samples, replace(calibration, curves=()))
     if folds:
-        calibration = with_residuals(samples, start, calibration, told)
-    held_out = _predict_held_out(samples, start, folds, told)
+        calibration = with_residuals(samples, start, calibration, step)
+    held_out = _predict_held_out(samples, start, folds, step)
     calibration = replace(
         _with_host_costs(calibration, tables),
         provenance={"tables": [table.name for table in tables], "rows": len(measured), "topology": topology.name},
@@ -222,9 +228,9 @@ def calibrate(
         _error(fitted, measured),
         _error(held_out[left_out], measured[left_out]) if left_out.any() else None,
         (RANK_COUNTS if _has_several_counts(samples) else LARGEST_SIZES) if folds else None,
-        found.undetermined,
-        found.unused,
-        _notes(samples, found),
+        whole_fit.undetermined,
+        whole_fit.unused,
+        _notes(samples, whole_fit),
         tuple(rows),
         judged,
     )
@@ -281,8 +287,9 @@ def with_versions(samples: Sequence[Sample], start: Calibration) -> list[Sample]
 def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Calibration]:
     """Return the fit of `start`'s free constants to the samples, and the calibration with it and their curves.
 
-    What the rows do not determine is put back to its prior, and the rest fitted again. A single row fixes the one
-    constant that it says most of.
+    What the rows do not determine is put back to its prior, and the rest fitted again, until all that is fitted is
+    determined. A single row fixes the one
+    constant that it depends on most.
     """
     priors = {name: Prior(c.value, c.log_std) for name, c in start.constants.items() if c.log_std is not None}
     measured = np.concatenate([sample.undisturbed for sample in samples])
@@ -290,37 +297,41 @@ def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Cal
     def predict(values: Mapping[str, float]) -> Vector:
         return predict_times(samples, start.with_values(values, source="trial"))
 
-    found = fit(predict, priors, measured)
-    unused, undetermined = found.unused, list[str]()
+    result = fit(predict, priors, measured)
+    unused, undetermined = result.unused, list[str]()
     if len(measured) == 1:
         only = find_dominant_constant(predict, priors, measured)
-        undetermined += [name for name in found.values if name != only]
-        found = fit(predict, {only: priors[only]}, measured)
-    while found.undetermined and len(found.undetermined) < len(found.values):
-        undetermined += found.undetermined
-        priors = {name: priors[name] for name in found.values if name not in found.undetermined}
-        found = fit(predict, priors, measured, found.values)
-    found = replace(found, undetermined=(*undetermined, *found.undetermined), unused=unused)
+        undetermined += [name for name in result.values if name != only]
+        result = fit(predict, {only: priors[only]}, measured)
+    while result.undetermined and len(result.undetermined) < len(result.values):
+        undetermined += result.undetermined
+        priors = {name: priors[name] for name in result.values if name not in result.undetermined}
+        result = fit(predict, priors, measured, result.values)
+    result = replace(result, undetermined=(*undetermined, *result.undetermined), unused=unused)
     names = ", ".join(dict.fromkeys(sample.table.name for sample in samples))
-    stds = dict(zip(found.values, np.sqrt(np.diag(found.covariance)).tolist(), strict=True))
-    known = {name: value for name, value in found.values.items() if name not in found.undetermined}
-    keep = [index for index, name in enumerate(found.values) if name in known]
+    stds = dict(zip(result.values, np.sqrt(np.diag(result.covariance)).tolist(), strict=True))
+    # Where none is determined, all were fitted, and all go back to their priors here.
+    known = {name: value for name, value in result.values.items() if name not in result.undetermined}
+    keep = [index for index, name in enumerate(result.values) if name in known]
     calibration = replace(
         start.with_values(known, source=f"fitted to {names}", log_std=stds),
         fitted_names=tuple(known),
-        covariance=tuple(map(tuple, found.covariance[np.ix_(keep, keep)].tolist())),
+        covariance=tuple(map(tuple, result.covariance[np.ix_(keep, keep)].tolist())),
         curves=_curves(samples),
     )
-    return found, calibration
+    return result, calibration
 
 
 def with_residuals(
-    samples: Sequence[Sample], start: Calibration, calibration: Calibration, told: Callable[[], None] = lambda: None
+    samples: Sequence[Sample], start: Calibration, calibration: Calibration, step: Callable[[], None] = lambda: None
 ) -> Calibration:
-    """Return `calibration` with residuals of rows held out of fits of constants alone, every fourth at a time.
+    """Return `calibration` with the 10th and 90th percentile of its error on rows that a fit of constants left out.
+
+    Every fourth row at a time is left out, so that each is predicted by a fit that has its neighbours in size: the band
+    of this machine and rank count.
 
     Args:
-        told: called after each of these.
+        step: called after each fit.
     """
     measured = np.concatenate([sample.measured for sample in samples])
     rows = [(index, row) for index, sample in enumerate(samples) for row in range(len(sample.sizes))]
@@ -330,7 +341,7 @@ def with_residuals(
          for index in range(len(samples))]
         for fold in range(parts)
     ]  # fmt: skip
-    by_constants = _predict_held_out(samples, start, folds, told, curves=False)
+    by_constants = _predict_held_out(samples, start, folds, step, curves=False)
     low, high = np.percentile(np.log(measured / by_constants), [10, 90])
     return replace(calibration, residual_low=float(low), residual_high=float(high))
 
@@ -368,7 +379,10 @@ def _has_several_counts(samples: Sequence[Sample]) -> bool:
 
 
 def _split_folds(samples: Sequence[Sample]) -> list[list[list[int]]]:
-    """Return what is left out at a time, the rows of each sample: a rank count, else the largest sizes."""
+    """Return by fold and sample the rows that are left out: a rank count a fold, or one fold of the largest sizes.
+
+    Both are extrapolation, which is what a calibration is for: rows left out between their neighbours flatter any fit.
+    """
     if _has_several_counts(samples):
         counts = dict.fromkeys(sample.placement.world_size for sample in samples if sample.sizes)
         return [
@@ -390,29 +404,29 @@ def _predict_held_out(
     samples: Sequence[Sample],
     start: Calibration,
     folds: Sequence[Sequence[Sequence[int]]],
-    told: Callable[[], None],
+    step: Callable[[], None],
     *,
     curves: bool = True,
 ) -> Vector:
-    """Return the time of each row from constants, and curves, of what is left without its fold; NaN of other rows.
+    """Return the time of each row by a fit of the rows outside its fold; NaN of rows that are in no fold.
 
     Args:
-        folds: of each, the rows of each sample that are left out.
-        told: called after the fit of each.
+        folds: by fold and sample, the rows that are left out.
+        step: called after each fit.
         curves: whether curves correct the constants.
     """
-    found = [np.full(len(sample.sizes), math.nan) for sample in samples]
+    predicted_s = [np.full(len(sample.sizes), math.nan) for sample in samples]
     for fold in folds:
-        kept = [[row for row in range(len(s.sizes)) if row not in out] for s, out in zip(samples, fold, strict=True)]
+        rest = [[row for row in range(len(s.sizes)) if row not in out] for s, out in zip(samples, fold, strict=True)]
         _, calibration = fit_samples(
-            [s.select_rows(rows) for s, rows in zip(samples, kept, strict=True) if rows], start
+            [s.select_rows(rows) for s, rows in zip(samples, rest, strict=True) if rows], start
         )
-        told()
+        step()
         used = calibration if curves else replace(calibration, curves=())
-        for sample, out, times in zip(samples, fold, found, strict=True):
+        for sample, out, times in zip(samples, fold, predicted_s, strict=True):
             if out:
                 times[list(out)] = sample.select_rows(out).predict(used)
-    return np.concatenate(found)
+    return np.concatenate(predicted_s)
 
 
 def _curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
@@ -421,11 +435,11 @@ def _curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
     A size measured in several tables takes the median. Of tables by one process a GPU and by one for several, those
     that launch as DDP does are taken.
     """
-    found: dict[tuple[str, int, int, str, str], list[Curve]] = {}
+    by_place: dict[tuple[str, int, int, str, str], list[Curve]] = {}
     for curve in (sample.curve() for sample in samples):
         key = (curve.topology, curve.nodes, curve.gpus_per_node, curve.algorithm, str(curve.operation))
-        found.setdefault(key, []).append(curve)
-    return tuple(_join_curves(curves) for curves in found.values())
+        by_place.setdefault(key, []).append(curve)
+    return tuple(_join_curves(curves) for curves in by_place.values())
 
 
 def _join_curves(curves: Sequence[Curve]) -> Curve:
@@ -459,17 +473,17 @@ def _error(predicted: Vector, measured: Vector) -> float:
     return float(np.abs(predicted / measured - 1).mean())
 
 
-def _notes(samples: Sequence[Sample], found: Fit) -> tuple[str, ...]:
+def _notes(samples: Sequence[Sample], whole_fit: Fit) -> tuple[str, ...]:
     notes = [note for sample in samples for note in sample.table.notes]
     places = [row.place for sample in samples for row in sample.table.rows]
-    for index in found.outliers:
-        factor = math.exp(found.residuals[index])
+    for index in whole_fit.outliers:
+        factor = math.exp(whole_fit.residuals[index])
         notes.append(f"{places[index]}: outlier, measured {factor:.3g} times the fitted time")
     if len(places) == 1:
-        fixed = ", ".join(name for name in found.values if name not in found.undetermined) or "nothing"
+        fixed = ", ".join(name for name in whole_fit.values if name not in whole_fit.undetermined) or "nothing"
         notes.append(f"{places[0]}: one row fixes {fixed} alone, and is no evidence of how well the constants predict")
-    if found.undetermined:
-        notes.append(f"the rows do not determine {list_few(found.undetermined, _MOST_NAMES)}: the defaults stay")
-    if found.unused:
-        notes.append(f"no row depends on {list_few(found.unused, _MOST_NAMES)}: the defaults stay")
+    if whole_fit.undetermined:
+        notes.append(f"the rows do not determine {list_few(whole_fit.undetermined, _MOST_NAMES)}: the defaults stay")
+    if whole_fit.unused:
+        notes.append(f"no row depends on {list_few(whole_fit.unused, _MOST_NAMES)}: the defaults stay")
     return tuple(notes)

@@ -54,7 +54,7 @@ class Fit:
         scale: robust standard deviation of the residuals.
         loss: of rows and priors together, were the rows good to 5 %; the least is the best of several models.
         outliers: rows more than five scales off.
-        undetermined: constants that the rows say little of; they stay near their priors.
+        undetermined: constants that the rows hardly narrow; they stay near their priors.
         unused: constants that no row depends on; not among `values`.
     """
 
@@ -83,17 +83,19 @@ def fit(
     Args:
         predict: constants by name to predicted times, a row each, in the unit of `measured`.
         priors: what is fitted; a constant that is not in it is `predict`'s own business.
-        near: values to start from, the priors' where it has none; a good guess saves rounds.
+        near: values to start from, by default the priors'; a good guess saves rounds.
         bend: scales beyond which a row counts linearly.
     """
     unused = _find_unused(_Problem(predict, priors, np.log(measured)))
     problem = _Problem(predict, {name: p for name, p in priors.items() if name not in unused}, np.log(measured), bend)
-    # First as if the rows were good, so that they and not the priors decide; then with the scatter that is left.
+    # The scale weighs rows against priors, and is not known before the fit. First as if the rows were good, so that
+    # they and not the priors decide; then with the scatter that is left.
     theta, residuals = _minimise(problem, problem.choose_start(near or {}), _FIRST_SCALE)
     loss = problem.loss(theta, residuals, _FIRST_SCALE)
     scale = _scale(residuals, problem.parameters_used(theta, residuals, _FIRST_SCALE))
     theta, residuals = _minimise(problem, theta, scale)
     covariance = problem.covariance(theta, residuals, scale)
+    # Posterior over prior: what the rows have narrowed by less than a tenth they do not determine.
     known = np.sqrt(np.diag(covariance)) < _DETERMINED * problem.stds
     return Fit(
         values=problem.values(theta),
@@ -108,14 +110,18 @@ def fit(
 
 
 def find_dominant_constant(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> str:
-    """Return the constant that the rows say most of: whose prior's spread moves the predicted times most."""
+    """Return the constant that the rows depend on most: whose prior's spread moves the predicted times most."""
     problem = _Problem(predict, priors, np.log(measured))
     moved = np.abs(problem.jacobian(problem.centre, problem.residuals(problem.centre)) * problem.stds).sum(axis=0)
     return problem.names[int(moved.argmax())]
 
 
 def _minimise(problem: _Problem, theta: Vector, scale: float) -> tuple[Vector, Vector]:
-    """Return the constants of least loss and their residuals."""
+    """Return the logarithms of the constants of least loss, and their residuals.
+
+    Levenberg-Marquardt with Marquardt's scaling: the curvature's diagonal is raised by `damping` of itself, by more
+    until the step lowers the loss, and by less after each step that does. Invariant: the loss never grows.
+    """
     residuals, damping = problem.residuals(theta), 1e-2
     for _ in range(_ROUNDS):
         gradient, curvature = problem.derivatives(theta, residuals, scale)
@@ -127,7 +133,7 @@ def _minimise(problem: _Problem, theta: Vector, scale: float) -> tuple[Vector, V
                 break
             damping *= 4
         else:
-            break
+            break  # no step lowers the loss: a minimum, as far as numbers tell
         theta, residuals, damping = theta + step, tried, max(damping / 8, 1e-9)
         if np.abs(step).max(initial=0.0) < 1e-3:
             break
@@ -141,6 +147,13 @@ def _find_unused(problem: _Problem) -> tuple[str, ...]:
 
 
 class _Problem:
+    """The loss of a fit, its derivatives and its curvature.
+
+    `theta` are the logarithms of the constants, in the order of `names`. The loss is the sum of Huber's function of
+    residual / scale over rows and of half the squared distance from the prior, in its standard deviations, over
+    constants.
+    """
+
     def __init__(self, predict: Predict, priors: Mapping[str, Prior], target: Vector, bend: float = HUBER) -> None:
         self._predict, self._target, self._bend = predict, target, bend
         self.names = list(priors)
@@ -173,13 +186,17 @@ class _Problem:
         return np.asarray(np.linalg.inv(self.derivatives(theta, residuals, scale)[1]), dtype=np.float64)
 
     def parameters_used(self, theta: Vector, residuals: Vector, scale: float) -> float:
-        """Return how many constants' worth of freedom the rows use up; the rest is held by the priors."""
+        """Return the effective number of fitted constants: one that its prior holds altogether counts 0.
+
+        The trace of 1 - posterior / prior variance (MacKay 1992).
+        """
         held = np.diag(self.covariance(theta, residuals, scale)) / self.stds**2
         return float(len(theta) - held.sum())
 
     def derivatives(self, theta: Vector, residuals: Vector, scale: float) -> tuple[Vector, Vector]:
         """Return gradient and curvature (Gauss-Newton) of the loss at `theta`."""
         jacobian = self.jacobian(theta, residuals)
+        # Huber's loss as reweighted squares: a row beyond the bend pulls with constant force.
         weights = np.minimum(1.0, self._bend * scale / np.maximum(np.abs(residuals), 1e-12)) / scale**2
         gradient = jacobian.T @ (weights * residuals) + (theta - self.centre) / self.stds**2
         return gradient, (jacobian.T * weights) @ jacobian + np.diag(1 / self.stds**2)

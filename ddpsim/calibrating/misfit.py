@@ -79,8 +79,7 @@ def misfit(samples: Sequence[Sample], residuals: Vector) -> Misfit:
     mean, worst = float(sizes.mean()), float(sizes.max())
     if mean <= math.log(MEAN_FACTOR) and worst <= math.log(ROW_FACTOR):
         return Misfit(math.exp(mean), math.exp(worst))
-    found = zip(_places(samples), residuals.tolist(), strict=True)
-    rows = [_Row(*place, residual) for place, residual in found]
+    rows = [_Row(*place, residual) for place, residual in zip(_places(samples), residuals.tolist(), strict=True)]
     return Misfit(math.exp(mean), math.exp(worst), tuple(_contradictions(rows)))
 
 
@@ -92,7 +91,11 @@ def _places(samples: Sequence[Sample]) -> Iterator[tuple[str, int, int, float]]:
 
 
 def _contradictions(rows: Sequence[_Row]) -> Iterator[str]:
-    """Yield the worst rows, each beside the row nearest to it in size and ranks that is not off the same way."""
+    """Yield the worst rows, each with the row nearest to it in size and ranks that is not off the same way.
+
+    A pair is what a user can check: two measurements of nearly the same thing that cannot both be right. Where no row
+    disagrees, all are off alike, and units or the machine are wrong.
+    """
     left = sorted(rows, key=lambda row: -abs(row.residual))
     for _ in range(_MOST_NAMED):
         row = left.pop(0)

@@ -1,4 +1,8 @@
-"""Measured tables put on the machines they were measured on, and what a calibration predicts for their rows."""
+"""Measured tables on the machines they were measured on, and the times that a calibration predicts for their rows.
+
+A `Sample` is a table with its placement and the conditions under which its collectives were launched: a fit must
+predict what the benchmark did, not what DDP does. `Sample.transport` is where those conditions enter.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ class Sample:
     Attributes:
         sizes: bytes of each row.
         measured: seconds of each row.
-        undisturbed: what fits and curves take for it (`MeasuredRow.undisturbed_s`).
+        undisturbed: seconds of each row that fits and curves use (`MeasuredRow.undisturbed_s`).
         version: of NCCL, major * 1000 + minor; the current one where the header says nothing.
         version_known: whether the header says.
         algorithm: the one that was forced, or `auto`.
@@ -126,6 +130,8 @@ class Sample:
 
     def transport(self, calibration: Calibration) -> Transport:
         """Return the transport whose constants are those of `calibration`, corrected by its rows where it has some."""
+        # A curve is of collectives back to back (`curve`), so that with one the model it corrects must not add the
+        # start of an idle stream; the whole then adds it on top.
         curves = find_curves(calibration, self.placement, self.algorithm)
         transport: Transport
         start_s = 0.0

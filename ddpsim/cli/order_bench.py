@@ -81,7 +81,7 @@ def order_bench(
     expected with the one that came, unused parameters counted: 1 the same, 0 unrelated, -1 reversed.
     """
     check_destination(arguments.plot)
-    from ddpsim.planning.orderbench import Bench, BenchMachine, bench
+    from ddpsim.planning.order_bench import Bench, BenchMachine, bench
     from ddpsim.topology.spec import load_topology
 
     calibration = constants.calibration_in_force("gloo")

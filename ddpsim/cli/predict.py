@@ -36,8 +36,8 @@ from ddpsim.simulation.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.planning.bound import Bound
+    from ddpsim.prediction.conditional_step import ConditionalStep, StepBeside
     from ddpsim.prediction.first import FirstIterations
-    from ddpsim.prediction.otherwise import ConditionalStep, StepBeside
     from ddpsim.prediction.path import CriticalPath, Sensitivity
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.simulation.jobs.beside import JobBeside
@@ -85,8 +85,8 @@ def predict(arguments: PredictArguments, options: Options, constants: ConstantOp
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.common.files import check_writable_folder
     from ddpsim.planning.bound import bound_of
+    from ddpsim.prediction.conditional_step import StepBeside, predict_other_reach, predict_slow_host
     from ddpsim.prediction.models import Model
-    from ddpsim.prediction.otherwise import StepBeside, predict_other_reach, predict_slow_host
     from ddpsim.prediction.predict import predict as predict_one
     from ddpsim.prediction.sensitivities import sensitivities_of
     from ddpsim.simulation.job import Job

@@ -22,7 +22,7 @@ from ddpsim.common.tables.cells import percent
 from ddpsim.prediction.path import format_helps_most
 
 if TYPE_CHECKING:
-    from ddpsim.planning.validation_result import Validation
+    from ddpsim.planning.validate import Validation
 
 _SHOWN = 24
 """Rows of buckets in the text, `--json` has all; chosen by hand, for one screen."""
@@ -107,7 +107,7 @@ def _draw(result: Validation, path: str) -> None:
 
 
 def _text(result: Validation) -> str:
-    from ddpsim.planning.validation_result import BUCKETS, TERMS
+    from ddpsim.planning.validate import BUCKETS, TERMS
 
     lines = []
     for title, table in result.tables().items():

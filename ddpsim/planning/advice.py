@@ -102,17 +102,17 @@ _Found = tuple[
 """What is kept of advice: all but its row."""
 
 
-def advise(answers: Answers, asked: tuple[Job, ComparisonRow], efficiency: float) -> Advice:
+def advise(answers: Answers, item: tuple[Job, ComparisonRow], efficiency: float) -> Advice:
     """Return what is worth knowing of the machine of a row, which stands for its rows.
 
     Args:
         answers: where it is looked up.
-        asked: the row of the most nodes, and its job.
+        item: the row of the most nodes, and its job.
         efficiency: below which a machine no longer scales.
     """
-    job, row = asked
-    found: _Found = answers.ask(_Found, lambda: _find(row, efficiency, job.calibration), job, efficiency, "advice")
-    break_even, apart, accumulating = found
+    job, row = item
+    stored: _Found = answers.ask(_Found, lambda: _find(row, efficiency, job.calibration), job, efficiency, "advice")
+    break_even, apart, accumulating = stored
     return Advice(
         row,
         tuple(BreakEven(row, *each) for each in break_even),
@@ -123,9 +123,9 @@ def advise(answers: Answers, asked: tuple[Job, ComparisonRow], efficiency: float
 
 def _find(row: ComparisonRow, efficiency: float, calibration: Calibration | None) -> _Found:
     search, networked = Search(row, calibration), bool(row.prediction.placement.classes[0].template.nics)
-    found = [*search.rates(), *([search.nodes(efficiency)] if networked else [])]
+    break_evens = [*search.rates(), *([search.nodes(efficiency)] if networked else [])]
     return (
-        tuple((f.what, f.value, f.low, f.high, f.why, f.advised, f.trial) for f in found),
+        tuple((f.what, f.value, f.low, f.high, f.why, f.advised, f.trial) for f in break_evens),
         _compare_two_nodes(row, search),
         tuple(_advise_accumulation(row, calibration)),
     )

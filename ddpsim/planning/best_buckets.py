@@ -64,6 +64,11 @@ def best_partition(
 ) -> list[int]:
     """Return the lengths of the buckets that end the last collective earliest, in arrival order.
 
+    Exact for one stream on which collectives follow each other: dynamic programming over the end of the first j
+    gradients, end[j] = min over i < j of max(end[i], ready[j - 1]) + collective(bytes of i..j). Going on from the
+    earliest end of the first i loses nothing, for a later one could only delay what follows. Quadratic in gradients, a
+    vector a step.
+
     Args:
         ready_s: when each gradient is ready, ascending.
         sizes_bytes: bytes of each gradient.
@@ -76,10 +81,11 @@ def best_partition(
     end = np.zeros(count + 1)
     cut = np.zeros(count + 1, dtype=np.int64)
     for j in range(1, count + 1):
-        sizes = before[j] - before[:j]
+        sizes = before[j] - before[:j]  # of a bucket of the gradients from i on up to j, for every i
         ends = np.where(sizes < least, np.inf, np.maximum(end[:j], ready_s[j - 1]) + collective_s(sizes))
         cut[j] = int(np.argmin(ends))
         end[j] = ends[cut[j]]
+    # Back from the last gradient along the cuts.
     lengths = []
     j = count
     while j > 0:
@@ -102,7 +108,7 @@ LEAST_BUCKET = MIB
 
 
 def best_buckets(answers: Answers, job: Job, caps: Sequence[BucketCaps] | None = None) -> PlanRow:
-    """Return what `choose_buckets` does, with where it saves its gain, what binds it and what that rests on."""
+    """Return the row of `choose_buckets`, with where its gain comes from, what binds its step and on which priors."""
     job = replace(job, options=replace(job.options, caps=BucketCaps(), plan=None))
     default = answers.predict(job)
     row = choose_buckets(answers, job, default, caps)
@@ -147,6 +153,7 @@ def choose_buckets(
     Raises:
         InputError: as `predict`.
     """
+    # One answer of all times, and not a prediction a cap: trying needs no band, and shares what was resolved.
     uniform_s, partition = answers.ask(
         _Tried, lambda: _try_all(default, caps, answers.progress), job, caps, "tried buckets"
     )
@@ -156,21 +163,24 @@ def choose_buckets(
     tried = [torchs, *uniform]
     considered = [_choose_simplest(tried, torchs)]
     if partition is not None:
+        # The partition is exact in the model of one stream only; here stands what it takes simulated.
         listed = TriedBuckets(BucketCaps(), custom_plan(default.workload.parameters, partition[0]), partition[1])
         fastest_s = min(each.iteration_s for each in tried)
         if is_list_worth_it(listed.iteration_s, fastest_s, torchs.iteration_s):
             considered.append(listed)
             tried.append(listed)
-    found = list[tuple[Prediction, Band]]()
+    # Only what is considered gets a band: at most two predictions of the dozen that were tried.
+    banded = list[tuple[Prediction, Band]]()
     for each in considered:
         if each is not torchs:
-            made = answers.predict(_with_buckets(job, each.caps, each.asked))
-            found.append((made, (1 - made.iteration_s / default.iteration_s, *gain_band(default, made))))
+            prediction = answers.predict(_with_buckets(job, each.caps, each.plan))
+            gain = 1 - prediction.iteration_s / default.iteration_s
+            banded.append((prediction, (gain, *gain_band(default, prediction))))
     curve = ((each.caps.bucket_cap_mb or 0.0, each.iteration_s) for each in uniform)
     row = PlanRow(default, default, tuple(curve), min(each.iteration_s for each in tried))
-    if found:
-        advised, trial = decide(found)
-        best, (_, low, high) = advised or trial or found[0]
+    if banded:
+        advised, trial = decide(banded)
+        best, (_, low, high) = advised or trial or banded[0]
         shown = [best, *([] if trial is None else [trial[0]])]
         row = replace(
             row,
@@ -179,7 +189,7 @@ def choose_buckets(
             best_high=high,
             others=tuple(
                 AlternativePlan(each.plan.torch, each.iteration_s)
-                for each, _ in found
+                for each, _ in banded
                 if all(each is not other for other in shown)
             ),
             trial=None if trial is None else Trial(trial[0].plan.torch, *trial[1]),
@@ -195,13 +205,13 @@ def _uniform(default: Prediction) -> list[BucketCaps]:
 
 
 def _try_all(default: Prediction, caps: Sequence[BucketCaps] | None, progress: Progress | None) -> _Tried:
-    tell = partial(try_buckets, default.run, progress=progress)
+    attempt = partial(try_buckets, default.run, progress=progress)
     if caps is not None or not rests_on_buckets(default.run):
-        return tuple(tell(cap).iteration_s for cap in caps or ()), None
-    uniform_s = tuple(tell(cap).iteration_s for cap in _uniform(default))
+        return tuple(attempt(cap).iteration_s for cap in caps or ()), None
+    uniform_s = tuple(attempt(cap).iteration_s for cap in _uniform(default))
     if (partition := pipeline_plan(default, default.calibration)) is None:
         return uniform_s, None
-    return uniform_s, (tuple(partition.groups()), tell(BucketCaps(), partition).iteration_s)
+    return uniform_s, (tuple(partition.groups()), attempt(BucketCaps(), partition).iteration_s)
 
 
 def rests_on_buckets(run: SimulatedRun) -> bool:
@@ -212,15 +222,10 @@ def rests_on_buckets(run: SimulatedRun) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TriedBuckets:
-    """Buckets that were tried.
-
-    Attributes:
-        caps, asked: what was asked for: caps, or a plan.
-        iteration_s: with what that made.
-    """
+    """Buckets that were tried, by caps or as a plan lists them, and the iteration with them."""
 
     caps: BucketCaps
-    asked: BucketPlan | None
+    plan: BucketPlan | None
     iteration_s: float
 
 
@@ -236,7 +241,7 @@ def try_buckets(
 
 
 def _choose_simplest(tried: Sequence[TriedBuckets], default: TriedBuckets) -> TriedBuckets:
-    """Return, of those within `TELLING` of the fastest, torch's default or else the cap nearest to its own.
+    """Return, of those within `TELLING` of the fastest, torch's default or else the cap nearest to torch's.
 
     Where some of those are worth it, only these are considered: a simpler one must not lose what makes it worth it.
     """
@@ -273,6 +278,7 @@ def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -
     gradients = sorted(synced[0].gradients, key=lambda g: g.hook_s)
     if len(gradients) < len(parameters):
         return None
+    # All gradients in the order in which the host hooked them, and a collective's time as if alone on the links.
     backend = options.backend_for(default.workload)
     collectives = Collectives(
         None, default.placement, backend=backend, calibration=calibration, options=options.collective

@@ -1,6 +1,8 @@
 """What binds a step: its computation, its host or its communication, and of the latter which link.
 
-What a step loses to each resource, or to two at once: how much shorter it would be if they took no time.
+Start at `bound_of`. What a step loses to a resource is how much shorter it would be if that took no time (`lost_s`),
+and the one without which it would be shortest binds it. Where two hide behind each other, neither loses much by itself,
+and both are taken away at once.
 """
 
 from __future__ import annotations
@@ -47,21 +49,24 @@ def lost_s(
 def _resources(prediction: Prediction) -> list[By]:
     """Return what a step may be bound by."""
     options = prediction.options
-    found: list[By] = ["computation"]
+    resources: list[By] = ["computation"]
     if not prediction.workload.one_clock:
-        found.append("host")
+        resources.append("host")
     if options.input_stage != "none":
-        found.append("input")
+        resources.append("input")
     if options.straggling is not None or any(factor > 1 for factor in options.stragglers.values()):
-        found.append("rank")
-    return [*found, "communication"] if prediction.placement.world_size > 1 and options.comm == "real" else found
+        resources.append("rank")
+    if prediction.placement.world_size > 1 and options.comm == "real":
+        resources.append("communication")
+    return resources
 
 
 def _assume(prediction: Prediction, calibration: Calibration | None, without: Collection[By]) -> Assumptions:
     """Return the assumption that some resources take no time."""
     options = prediction.options
     backend, silent = options.backend_for(prediction.workload), "communication" in without
-    # A codec's kernels are no communication, and there is none without a collective to call it.
+    # A codec's kernels are computation, and run only where a collective calls them: collectives then stay, and take no
+    # time on the wire, rather than being left out.
     codec = silent and options.compression != "none"
     if codec:
         calibration = remove_overlap_costs(backend, calibration)
@@ -78,10 +83,9 @@ def _assume(prediction: Prediction, calibration: Calibration | None, without: Co
 
 def _free_host(backend: str, calibration: Calibration | None) -> Calibration:
     """Return the constants in force on a host whose work for DDP takes no time."""
-    given = calibration or Calibration.priors(backend)
-    known = given.constants.keys()
-    names = [name for each in HOST_COSTS if (name := f"{backend}.ddp.{each}") in known]
-    return given.with_values(dict.fromkeys(names, 0.0), source="a host that takes no time")
+    in_force = calibration or Calibration.priors(backend)
+    names = [name for each in HOST_COSTS if (name := f"{backend}.ddp.{each}") in in_force.constants]
+    return in_force.with_values(dict.fromkeys(names, 0.0), source="a host that takes no time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ def bound_of(prediction: Prediction, calibration: Calibration | None = None) -> 
     first, *others = sorted(lost, key=lambda by: -lost[by])
     beside, together_s = next((by for by in others if lost[by] >= _NEAR * lost[first]), None), None
     if others and lost[first] < _ALONE * prediction.iteration_s:
-        # Each hides behind another, so that what the first saves says little.
+        # Each hides behind another, so that what the first saves says little: with it gone, which other saves most?
         pairs = lost_s(prediction, calibration, also=[first])
         together_s, beside = max((pairs[by], by) for by in others)
     return Bound(first, link, share, exposed, lost, beside, together_s)

@@ -1,4 +1,10 @@
-"""Break-evens of a comparison: the rate from which a link no longer matters, the nodes up to which it scales."""
+"""Break-evens of a comparison: the rate from which a link no longer matters, the nodes up to which it scales.
+
+Start at `Search.rates` and `Search.nodes`. Each break-even is where a curve that falls with the rate, or the node
+count, crosses zero (`crossing.py`); every point of a curve is a prediction, cached by `_prediction`. A comparison has
+several of these searches a machine, so that bands are made only where they decide something: the factors and numbers
+below, chosen by hand, trade accuracy for fewer predictions.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +20,8 @@ from ddpsim.common.errors import InputError
 from ddpsim.common.units import MIB
 from ddpsim.planning.best_buckets import choose_buckets, pipeline_plan, rests_on_buckets, try_buckets
 from ddpsim.planning.bound import binding_link
-from ddpsim.planning.comparison_row import ComparisonRow
+from ddpsim.planning.comparison_row import ComparisonRow, efficiency_of
 from ddpsim.planning.crossing import banded_crossing
-from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.worth import WORTH_IT, Trial, is_list_worth_it
 from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.doubts import join
@@ -45,17 +50,17 @@ _APART, _BUCKETS_APART, _FAR_APART = 4.0, 8.0, 16.0
 gradients; chosen by hand."""
 
 _UNMOVED = 1e-3
-"""Share of the step below which a doubt that moves it moves what is waited for by nothing that tells, a tenth of it."""
+"""Share of the step below which a doubt is left out of the band of exposed communication: a tenth of `HIDDEN`."""
 
 _CAPS_MB = (10.0, 60.0)
-"""Caps that are tried at other rates beside torch's own, one bucket and the best list, in MiB; chosen by hand."""
+"""Caps tried at other rates, with torch's own, one bucket and the best list, in MiB; chosen by hand."""
 
 _OCTAVES = (0.5, 2.0)
 """Octaves between the two points that the end of a band is interpolated between, and of steps of `_MANY` gradients."""
 
 _MANY = 1000
-"""Gradients of a step, of all its micro-batches, above which buckets are looked at at the machine's own rate alone, and
-bands farther apart: a band of more takes a second. Chosen by hand."""
+"""Gradients of a step, of all its micro-batches, above which buckets are tried at the machine's own rate alone, and
+bands are made farther apart: one takes over a second then. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +92,8 @@ class BreakEven:
 
     def __repr__(self) -> str:
         band = f"({self.low or 0:.4g} to {self.high or math.inf:.4g})"
-        found = self.why if self.value is None else f"{self.value:.4g} {band}"
-        return f"<BreakEven: {self.what} on {self.row.machine}, {found}>"
+        where = self.why if self.value is None else f"{self.value:.4g} {band}"
+        return f"<BreakEven: {self.what} on {self.row.machine}, {where}>"
 
     def document(self) -> dict[str, object]:
         """Return the break-even as JSON values."""
@@ -116,7 +121,7 @@ class BreakEven:
 
 @dataclass(slots=True)
 class Search:
-    """A search predicts a row again at other rates and node counts, each once, with its band only where that tells.
+    """A search predicts a row again at other rates and node counts, each once, with its band only where it is used.
 
     Args:
         row: of the comparison.
@@ -132,7 +137,7 @@ class Search:
         template = self.row.prediction.placement.classes[0].template
         if self.row.nodes == 1 or not template.nics:
             return
-        # First, for what its bands rest on serves the other too.
+        # First, for its predictions with bands serve `_hidden` too, which needs none.
         link = self._describe_at_rate("link", self._slower_than_fastest, lambda: "at any rate, even the slowest")
         yield self._hidden()
         yield link
@@ -145,11 +150,12 @@ class Search:
         most = min(most, MOST_NODES_SOUGHT)
 
         def curve(nodes: float, *, band: bool) -> Band:
-            made = self._prediction(None, max(round(nodes), 1), band=band)
-            shares = efficiency_of(made) if band else (made.scaling_efficiency,) * 3
+            prediction = self._prediction(None, max(round(nodes), 1), band=band)
+            shares = efficiency_of(prediction) if band else (prediction.scaling_efficiency,) * 3
             middle, low, high = (share - bound for share in shares)
             return middle, low, high
 
+        # Nodes are whole, and the curve is in steps: floors of where it crosses.
         one = curve(1, band=False)[0] + bound
         if one < bound:
             return BreakEven(self.row, "efficiency", why=f"one node is at {_percent(one)} already")
@@ -188,7 +194,11 @@ class Search:
         return len(own.workload.parameters) * own.options.accumulate > _MANY
 
     def _hidden(self) -> BreakEven:
-        """Return the rate from which communication is hidden; doubts move the whole curve by what they do there."""
+        """Return the rate from which communication is hidden.
+
+        The band of exposed communication is made once, at the rate where the curve crosses, and is taken to be as wide
+        at every rate. It is no band of the step: each doubt is simulated there for what it does to the part that waits.
+        """
 
         def middle(rate: float) -> float:
             return self._exposed(self._prediction(rate, self.row.nodes)) - HIDDEN
@@ -199,15 +209,19 @@ class Search:
             own = self.row.prediction
             far = _UNMOVED * own.iteration_s
             unmoved = {each.name for each in own.ends if max(abs(s - own.iteration_s) for s in each.steps_s) < far}
-            made, effects = self._prediction(at, self.row.nodes), list[Effect]()
-            share = self._exposed(made)
+            prediction, effects = self._prediction(at, self.row.nodes), list[Effect]()
+            share = self._exposed(prediction)
             for doubt in doubts_of(
-                made.workload, made.placement, made.options, self.calibration, [b.size_bytes for b in made.plan.buckets]
+                prediction.workload,
+                prediction.placement,
+                prediction.options,
+                self.calibration,
+                [b.size_bytes for b in prediction.plan.buckets],
             ):
                 if doubt.name in unmoved:
                     continue
                 ends = [each for each in (doubt.low, doubt.high) if each is not None]
-                shares = [self._exposed(made, with_assumptions(made.run, each)) for each in ends]
+                shares = [self._exposed(prediction, with_assumptions(prediction.run, each)) for each in ends]
                 effects.append(join.effect(doubt, share, shares))
             below, above = (end - share for end in join.band(share, effects))
 
@@ -217,15 +231,15 @@ class Search:
 
         return self._describe_at_rate("hidden", curve, self._never_hidden)
 
-    def _exposed(self, made: Prediction, summary: Summary | None = None) -> float:
+    def _exposed(self, prediction: Prediction, summary: Summary | None = None) -> float:
         """Return the share of the step that waits for communication."""
-        s = made.summary if summary is None else summary
+        s = prediction.summary if summary is None else summary
         return (s.exposed_comm_s + s.buffer_broadcast_s) / s.iteration_s
 
     def _never_hidden(self) -> str:
-        made = self._prediction(FASTEST, self.row.nodes)
-        link, _ = binding_link(made, self.calibration)
-        share = _percent(self._exposed(made))
+        prediction = self._prediction(FASTEST, self.row.nodes)
+        link, _ = binding_link(prediction, self.calibration)
+        share = _percent(self._exposed(prediction))
         return f"at no rate: even at 1.6 Tb/s {share} of the step waits, for {link or 'latency or NCCL threads'}"
 
     def _slower_than_fastest(self, rate: float, *, band: bool) -> Band:
@@ -238,19 +252,19 @@ class Search:
     def _buckets(self, own_rate: float) -> BreakEven:
         """Return what `plan` advises at the machine's own rate, and from which rate on other buckets gain under 1 %.
 
-        Followed is the nearest change from the own rate: towards slower NICs where buckets do not matter there.
+        Followed is the nearest change from the machine's own rate, in large steps: towards faster NICs where buckets
+        matter here, else towards slower ones.
         """
         own = self.row.prediction
-        asked = replace(own.options, caps=BucketCaps(), plan=None)
-
-        same = (own.options.caps, own.options.plan) == (asked.caps, asked.plan)
-        job = self._job(own.topology, asked)
+        options = replace(own.options, caps=BucketCaps(), plan=None)
+        same = (own.options.caps, own.options.plan) == (options.caps, options.plan)
+        job = self._job(own.topology, options)
         default = own if same else predict(job, local_s=own.local_s)
         row = choose_buckets(Answers(like=[(job, default)]), job, default)
         matters = row.best_gain[0] >= WORTH_IT
-        found = partial(BreakEven, self.row, "buckets", advised=(row.advice, row.gain_band), trial=row.trial)
+        break_even = partial(BreakEven, self.row, "buckets", advised=(row.advice, row.gain_band), trial=row.trial)
         if self._is_long:
-            return found(why=f"{'these gain' if matters else 'other sizes gain under'} 1 % at that rate")
+            return break_even(why=f"{'these gain' if matters else 'other sizes gain under'} 1 % at that rate")
         before, rate, gain, rates = own_rate, own_rate, row.best_gain[0], list[float]()
         while SLOWEST < rate < FASTEST:
             rate = min(rate * _BUCKETS_APART, FASTEST) if matters else max(rate / _BUCKETS_APART, SLOWEST)
@@ -260,26 +274,27 @@ class Search:
             if (gain >= WORTH_IT) is not matters:
                 share = (WORTH_IT - gain_before) / (gain - gain_before)
                 low, high = sorted((before, rate))
-                return found(before * (rate / before) ** share, low, high)
+                return break_even(before * (rate / before) ** share, low, high)
             before = rate
         why = "these gain 1 % at every faster rate too" if matters else "others gain under 1 % at every slower rate too"
-        return found(why=why)
+        return break_even(why=why)
 
     def _gain_of_buckets(self, rate: float) -> float:
         """Return the share of the step that the best buckets of those that are tried save at a rate."""
         wired = with_link_rate(self.row.prediction.topology, NIC, rate)
-        asked = replace(self.row.prediction.options, caps=BucketCaps(), plan=None)
-        default = predict(self._job(wired, asked), local_s=self.row.prediction.local_s, band=False)
+        options = replace(self.row.prediction.options, caps=BucketCaps(), plan=None)
+        default = predict(self._job(wired, options), local_s=self.row.prediction.local_s, band=False)
         run, s = default.run, default.summary
+        # Buckets save at most all that waits for communication and all that DDP itself costs: often not worth a try.
         most = (s.exposed_comm_s + s.ddp_overhead_s) / default.iteration_s
         if most < WORTH_IT or not rests_on_buckets(run):
             return 0.0
         total_mb = default.workload.gradient_bytes / MIB
         caps = [*(cap for cap in _CAPS_MB if cap < total_mb), math.ceil(total_mb)]
-        tell = partial(try_buckets, run)
-        least_s = min(default.iteration_s, *(tell(BucketCaps(bucket_cap_mb=cap)).iteration_s for cap in caps))
+        attempt = partial(try_buckets, run)
+        least_s = min(default.iteration_s, *(attempt(BucketCaps(bucket_cap_mb=cap)).iteration_s for cap in caps))
         if (partition := pipeline_plan(default, self.calibration)) is not None:
-            listed_s = tell(BucketCaps(), partition).iteration_s
+            listed_s = attempt(BucketCaps(), partition).iteration_s
             if is_list_worth_it(listed_s, least_s, default.iteration_s):
                 least_s = listed_s
         return 1 - least_s / default.iteration_s
@@ -298,16 +313,17 @@ class Search:
     def _prediction(self, rate: float | None, nodes: int, *, each: int | None = None, band: bool = False) -> Prediction:
         own = self.row.prediction
         place = rate, nodes, each or own.placement.all_gpus_per_node
-        for known in (True, band):
-            if (made := self._made.get((*place, known))) is not None:
-                return made
+        # One with its band serves where none is needed.
+        for with_band in (True, band):
+            if (prediction := self._made.get((*place, with_band))) is not None:
+                return prediction
         machine = own.topology if rate is None else with_link_rate(own.topology, NIC, rate)
-        made = self._made[*place, band] = predict(
+        prediction = self._made[*place, band] = predict(
             Job(own.workload, machine, nodes, place[2], own.options, self.calibration),
             local_s=own.local_s,
             band=band,
         )
-        return made
+        return prediction
 
 
 class _Curve(Protocol):

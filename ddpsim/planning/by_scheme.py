@@ -147,8 +147,8 @@ class SchemeReport:
     @property
     def best(self) -> SchemeRow | None:
         """The advised row of most samples a second, of those that may fit where any does; None where none is ranked."""
-        found = list_rankable((choice.best for choice in self.choices), lambda row: row.prediction)
-        fitting = [row for row in found if row.fits is not False] or found
+        ranked = list_rankable((choice.best for choice in self.choices), lambda row: row.prediction)
+        fitting = [row for row in ranked if row.fits is not False] or ranked
         return max(fitting, key=lambda row: row.prediction.samples_per_s, default=None)
 
     @property
@@ -217,7 +217,7 @@ def choose_scheme(answers: Answers, job: Job, schemes: Sequence[str]) -> SchemeC
         if scheme == DDP:
             rows.append(SchemeRow(default, default))
             continue
-        asked = replace(job, options=replace(job.options, scheme=scheme))
-        prediction = answers.predict(asked, local_s=default.local_s)
+        with_scheme = replace(job, options=replace(job.options, scheme=scheme))
+        prediction = answers.predict(with_scheme, local_s=default.local_s)
         rows.append(SchemeRow(prediction, default, *gain_band(default, prediction)))
     return SchemeChoice(tuple(rows))

@@ -1,4 +1,9 @@
-"""What a search looks over: schemes, groups that share layers, pipelines, micro-batches and how many make a step."""
+"""The candidates of a search: schemes, groups that share layers, pipelines, micro-batches and how many make a step.
+
+Start at `candidates_of`. All candidates have the same samples a step: ranks that share layers or stages are one
+data-parallel rank, whose share of the samples its micro-batches divide. What does not divide, cannot be cut or
+contradicts itself is counted as ruled out, with the first error as its example, rather than raised.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +97,7 @@ class SearchCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """What is looked over; None are sensible values.
+    """The values that a search tries in each dimension; None are sensible ones.
 
     Attributes:
         schemes: as `--scheme` takes them; None are `SCHEMES`.
@@ -114,8 +119,8 @@ class SearchSpace:
 
     def __post_init__(self) -> None:
         for name in ("schemes", "tensor_parallel", "pipelines", "micro_batch_sizes"):
-            found = getattr(self, name)
-            if found is not None and not found:
+            values = getattr(self, name)
+            if values is not None and not values:
                 raise InputError("nothing is given", place=name, remedy="give at least one")
         if self.global_batch_size is not None:
             check_at_least_one("global_batch_size", self.global_batch_size)
@@ -123,7 +128,7 @@ class SearchSpace:
 
 @dataclass(frozen=True, slots=True)
 class RuledOut:
-    """Candidates that a search left, for one reason.
+    """Candidates that a search ruled out, for one reason.
 
     Attributes:
         example: what is wrong with the first of them, in words; None where the reason says it all.
@@ -227,24 +232,25 @@ def candidates_of(
     schemes = space.schemes or default_schemes(placement)
     for scheme in schemes:
         _refuse_servers(scheme)
-    found: list[CandidateRun] = []
+    runs: list[CandidateRun] = []
     cuts = list(space.tensor_parallel or _default_ranks(model, placement, options))
     pipelines = space.pipelines or _default_pipelines(model, placement, options)
     every = schemes
     for ranks, pipeline in product(cuts, pipelines):
-        # By itself a search looks over those schemes beside stages by which no forward waits for messages.
+        # With stages that nobody named, only the scheme is tried by which no forward waits for messages.
         schemes = [each for each in every if each == "ddp"] if pipeline and not space.pipelines else every
         try:
-            asked = replace(options, scheme="ddp", tensor_parallel=ranks, accumulate=1, pipeline=pipeline)
-            asked.check_ranks(placement.world_size)
-            check_layer_groups(placement, asked.cut.near_ranks(placement.world_size, ranks))
-            whole = model.on(topology, options=asked)
+            cut = replace(options, scheme="ddp", tensor_parallel=ranks, accumulate=1, pipeline=pipeline)
+            cut.check_ranks(placement.world_size)
+            check_layer_groups(placement, cut.cut.near_ranks(placement.world_size, ranks))
+            whole = model.on(topology, options=cut)
             if pipeline is not None:
                 stages_of(whole, pipeline.stages * pipeline.stages_per_rank)
-            in_group = _samples_of_group(samples, placement.world_size // asked.ranks_a_copy)
+            in_group = _samples_of_group(samples, placement.world_size // cut.ranks_a_copy)
         except InputError as error:
             if any(name in (error.place or "") for name in _DIVIDING):
                 ruled_out.add(NOT_DIVIDED, len(schemes), error)
+            # A default that cannot be cut was never a candidate; one that the user named is counted.
             elif space.tensor_parallel is not None or space.pipelines is not None:
                 ruled_out.add(NOT_CUT, len(schemes), error)
             continue
@@ -254,8 +260,8 @@ def candidates_of(
                 left_over = InputError(what, place="micro_batch_size", remedy=f"give a divisor of {in_group}")
                 ruled_out.add(NOT_DIVIDED, len(schemes), left_over)
                 continue
-            workload = model.on(topology, batch, options=asked)
-            of_step = replace(asked, accumulate=1 if pipeline else in_group // batch)
+            workload = model.on(topology, batch, options=cut)
+            of_step = replace(cut, accumulate=1 if pipeline else in_group // batch)
             simulated = in_group // batch if pipeline else leave_out_repeated(of_step, workload)[0].accumulate
             if simulated > MOST_MICRO_BATCHES:
                 ruled_out.add(TOO_MANY, len(schemes), _too_many(in_group, batch))
@@ -267,8 +273,8 @@ def candidates_of(
                 accumulate=in_group // batch,
                 pipeline=pipeline,
             )
-            found += _of_schemes(schemes, first, workload, options, ruled_out)
-    return found
+            runs += _of_schemes(schemes, first, workload, options, ruled_out)
+    return runs
 
 
 def plain_ddp_of(
@@ -334,13 +340,13 @@ def _default_ranks(model: Model, placement: Placement, options: Options) -> Iter
 
 def _default_pipelines(model: Model, placement: Placement, options: Options) -> list[Pipeline | None]:
     """Return the pipelines that are looked over where none are given: none, and powers of two of ranks."""
-    found: list[Pipeline | None] = [None]
+    pipelines: list[Pipeline | None] = [None]
     stages = 2
     known = _is_estimated(model) and boundary_of(model.source) is not None and options.expert_parallel == 1
     while known and stages <= min(MOST_STAGES, placement.world_size):
-        found.append(Pipeline(order="1f1b", stages=stages))
+        pipelines.append(Pipeline(order="1f1b", stages=stages))
         stages *= 2
-    return found
+    return pipelines
 
 
 def _default_batches(model: Model, samples: int) -> list[int]:
@@ -351,13 +357,13 @@ def _default_batches(model: Model, samples: int) -> list[int]:
     own = model.source.batch_size
     if not _is_estimated(model) or model.keeps_pace:
         return [own]
-    found = {samples}
+    batches = {samples}
     while own % 2 == 0:
         own //= 2
     while own <= samples:
-        found.add(own)
+        batches.add(own)
         own *= 2
-    return sorted((batch for batch in found if samples % batch == 0), reverse=True)
+    return sorted((batch for batch in batches if samples % batch == 0), reverse=True)
 
 
 def _is_estimated(model: Model) -> bool:

@@ -77,6 +77,7 @@ class _JobPair:
     def row(self, scheme: str) -> CodecRow:
         """Return what a scheme is worth."""
 
+        # Falls with the rate: the plain step gets shorter sooner than the compressed one, whose encoding stays.
         def curve(rate: float, end: Assumptions | None) -> float:
             plain, coded = (
                 made.iteration_s if end is None else with_assumptions(made.run, end).iteration_s
@@ -88,17 +89,18 @@ class _JobPair:
         low: float | None = None
         high: float | None = None
         why = ""
-        if (found := crossing(curve, SLOWEST, FASTEST)) is not None:
-            made = self.predict_at(found.at, scheme)
-            sizes = [bucket.size_bytes for bucket in made.plan.buckets]
-            doubts = doubts_of(made.workload, made.placement, made.options, self.job.calibration, sizes)
-            rate, (low, high) = found.at, crossing_band(curve, found, doubts, SLOWEST, FASTEST)
+        if (break_even := crossing(curve, SLOWEST, FASTEST)) is not None:
+            coded = self.predict_at(break_even.at, scheme)
+            sizes = [bucket.size_bytes for bucket in coded.plan.buckets]
+            # The doubts of the compressed job: those of the plain one are among them.
+            doubts = doubts_of(coded.workload, coded.placement, coded.options, self.job.calibration, sizes)
+            rate, (low, high) = break_even.at, crossing_band(curve, break_even, doubts, SLOWEST, FASTEST)
         else:
             why = "at no rate, not at 1 Gb/s" if curve(SLOWEST, None) <= 0 else "at any rate, even 1.6 Tb/s"
         plain, coded = self.predict_at(None, "none"), self.predict_at(None, scheme)
         codec, family = coded.options.codec, scheme.partition(":")[0]
-        given = self.job.calibration
-        cost = None if given is None else given.constants.get(f"{given.backend}.ddp.{family}_Bps")
+        calibration = self.job.calibration
+        cost = None if calibration is None else calibration.constants.get(f"{calibration.backend}.ddp.{family}_Bps")
         return CodecRow(
             machine=self.job.topology.name,
             nodes=coded.placement.nodes,

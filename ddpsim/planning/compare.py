@@ -87,7 +87,7 @@ def compare(
         InputError: nothing to compare, a link that no machine has, prices of two currencies, a goal that nothing meets
             (what comes nearest is named); and as `predict`.
     """
-    asked = ComparisonRequest(
+    request = ComparisonRequest(
         workloads=workloads,
         topologies=topologies,
         nodes=nodes,
@@ -105,8 +105,8 @@ def compare(
         calibration=calibration,
     )
     with computing(executor, cache, progress) as compute:
-        found = asked.collect(compute(comparison_row, asked.points, name_labelled))
-        return asked.advise(found, compute) if advice else found
+        comparison = request.collect(compute(comparison_row, request.points, name_labelled))
+        return request.advise(comparison, compute) if advice else comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +149,14 @@ class ComparisonRequest:
         object.__setattr__(self, "points", tuple(self._points(machines)))
 
     def _find_prices(self, machines: Sequence[tuple[str, Topology]]) -> Mapping[str, Price]:
-        given = {
+        prices = {
             name: each if isinstance(each, Price) else price_machine(name, each) for name, each in self.prices.items()
         }
-        known = index_by_machine(given, machine_names((asked, machine.name) for asked, machine in machines))
-        check_currencies(known)
-        return known
+        by_machine = index_by_machine(
+            prices, machine_names((asked_name, machine.name) for asked_name, machine in machines)
+        )
+        check_currencies(by_machine)
+        return by_machine
 
     def _points(self, machines: Sequence[tuple[str, Topology]]) -> Iterator[LabelledJob]:
         rates = parse_rates([self.link_rates]) if isinstance(self.link_rates, str) else self.link_rates
@@ -167,11 +169,11 @@ class ComparisonRequest:
         ]
         for model in (Model.of(each, base) for each in self.workloads):
             for machine, topology in machines:
-                for (rate, wired), precision, batch, count, asked in product(
+                for (rate, wired), precision, batch, count, options in product(
                     list(_list_wired(topology, rates)), self.precisions, self.batch_sizes, self.nodes, each
                 ):
                     workload = model.on(wired, batch, precision, base)
-                    job = Job(workload, wired, count, self.gpus_per_node, asked, self.calibration)
+                    job = Job(workload, wired, count, self.gpus_per_node, options, self.calibration)
                     link, link_rate = rate or (None, None)
                     yield job, {"model": model.name, "machine": machine, "link": link, "link_rate": link_rate}
 
@@ -193,14 +195,16 @@ class ComparisonRequest:
             _check_goal(comparison, self.goal)
         return comparison
 
-    def advise(self, found: Comparison, compute: Compute) -> Comparison:
+    def advise(self, comparison: Comparison, compute: Compute) -> Comparison:
         """Return a comparison with advice on each of its machines."""
-        asked = [(self.points[each][0], found.rows[each]) for each in _find_most_nodes(found.rows)]
-        return replace(found, advice=tuple(compute(partial(advise, efficiency=self.efficiency), asked, _name_advice)))
+        items = [(self.points[each][0], comparison.rows[each]) for each in _find_most_nodes(comparison.rows)]
+        return replace(
+            comparison, advice=tuple(compute(partial(advise, efficiency=self.efficiency), items, _name_advice))
+        )
 
 
-def _name_advice(asked: tuple[Job, ComparisonRow]) -> str:
-    return f"advice on {asked[1].model}, {asked[1].machine}"
+def _name_advice(item: tuple[Job, ComparisonRow]) -> str:
+    return f"advice on {item[1].model}, {item[1].machine}"
 
 
 def _rank_key(row: ComparisonRow) -> tuple[bool, int, float]:
@@ -212,16 +216,16 @@ def _find_most_nodes(rows: Sequence[ComparisonRow]) -> list[int]:
 
     Its links are as declared where any row has them so, else the fastest asked for.
     """
-    found: dict[tuple[object, ...], int] = {}
+    positions: dict[tuple[object, ...], int] = {}
     for position, row in enumerate(rows):
         key = (row.machine, row.model, row.batch_size, row.prediction.workload.precision)
-        if key not in found or _rank_key(row) > _rank_key(rows[found[key]]):
-            found[key] = position
-    return list(found.values())
+        if key not in positions or _rank_key(row) > _rank_key(rows[positions[key]]):
+            positions[key] = position
+    return list(positions.values())
 
 
-def _machine(asked: str | Topology) -> tuple[str, Topology]:
-    return (asked, load_topology(asked)) if isinstance(asked, str) else (asked.name, asked)
+def _machine(machine: str | Topology) -> tuple[str, Topology]:
+    return (machine, load_topology(machine)) if isinstance(machine, str) else (machine.name, machine)
 
 
 def _check_links(rates: Sequence[LinkRate], machines: Sequence[Topology]) -> None:
@@ -233,10 +237,10 @@ def _check_links(rates: Sequence[LinkRate], machines: Sequence[Topology]) -> Non
 
 def _list_wired(topology: Topology, rates: Sequence[LinkRate | None]) -> Iterator[tuple[LinkRate | None, Topology]]:
     """Yield the machine at each rate of the links it has; once as declared where it has none of them."""
-    found = [(rate, with_link_rate(topology, *rate)) for rate in rates if rate and has_link(topology, rate[0])]
-    if not found or None in rates:
+    wired = [(rate, with_link_rate(topology, *rate)) for rate in rates if rate and has_link(topology, rate[0])]
+    if not wired or None in rates:
         yield None, topology
-    yield from found
+    yield from wired
 
 
 def _with_pareto(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:

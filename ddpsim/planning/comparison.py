@@ -1,4 +1,4 @@
-"""What `ddpsim.planning.compare` found: a row for each machine, rate, node count and model, and which is best."""
+"""The result of `ddpsim.planning.compare`: a row for each machine, rate, node count and model, and which is best."""
 
 from __future__ import annotations
 
@@ -101,16 +101,16 @@ class Comparison:
 
     def document(self) -> dict[str, object]:
         """Return the `compare` document."""
-        found = {model: self.best_of(model) for model in self.models}
-        best = {model: None if row is None else row.document() for model, row in found.items()}
+        best_rows = {model: self.best_of(model) for model in self.models}
+        best = {model: None if row is None else row.document() for model, row in best_rows.items()}
         return {
             "rows": [row.document() for row in self.rows],
             "best": next(iter(best.values())) if len(best) == 1 else None,
             "best_by_model": best,
             "goal": None if self.goal is None else self.goal.document(),
-            "break_even": [found.document() for advice in self.advice for found in advice.break_even],
+            "break_even": [each.document() for advice in self.advice for each in advice.break_even],
             "placement": [advice.apart.document() for advice in self.advice if advice.apart is not None],
-            "no_sync": [found.document() for advice in self.advice for found in advice.accumulating],
+            "no_sync": [each.document() for advice in self.advice for each in advice.accumulating],
         }
 
 

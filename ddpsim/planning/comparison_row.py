@@ -1,19 +1,30 @@
-"""One row of a comparison: a machine, a rate, a node count and a model, what it takes and what it costs."""
+"""One row of a comparison: a machine, a rate, a node count and a model, what it takes and what it costs.
+
+`comparison_row` makes it; `efficiency_of` is the scaling efficiency with its band, in which what makes one rank alone
+slower too lowers nothing.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
+from ddpsim.bucketing import BucketCaps
 from ddpsim.common.tables.cells import format_rate
 from ddpsim.planning.bound import Bound, bound_of, describe_bound
-from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.prices import Price
 from ddpsim.prediction.answers import Answers, name_job
 from ddpsim.prediction.document import describe_row, flat
+from ddpsim.prediction.doubts import join
+from ddpsim.prediction.predict import local_period_s
 from ddpsim.prediction.prediction import Band, Prediction
+from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.job_options import RECORDED_INPUT
+from ddpsim.workload import Workload
 
 LabelledJob = tuple[Job, Mapping[str, Any]]
 """A job, and the fields of its row that say how it was asked for: `machine`, `model`, `link`, `link_rate`."""
@@ -174,16 +185,80 @@ class ComparisonRow:
         return middle, low, high
 
 
-def comparison_row(answers: Answers, asked: LabelledJob) -> ComparisonRow:
+def comparison_row(answers: Answers, labelled: LabelledJob) -> ComparisonRow:
     """Return the row of a job, without what it costs."""
-    job, labels = asked
+    job, labels = labelled
     prediction = answers.predict(job)
     efficiency: Band = answers.ask(Band, lambda: efficiency_of(prediction), job, "efficiency")
     bound = answers.ask(Bound, lambda: bound_of(prediction, job.calibration), job, "bound")
     return ComparisonRow(prediction, efficiency=efficiency, bound=bound, **labels)
 
 
-def name_labelled(asked: LabelledJob) -> str:
+def name_labelled(labelled: LabelledJob) -> str:
     """Return which job it is, in words."""
-    job, labels = asked
+    job, labels = labelled
     return f"{labels['model']} on {name_job(job).replace(job.topology.name, labels['machine'], 1)}"
+
+
+def efficiency_of(prediction: Prediction) -> Band:
+    """Return the share of one rank's speed without DDP that each rank keeps, with its band.
+
+    Each doubt is drawn for both: a GPU that is slower than estimated is as slow alone, and the efficiency changes by
+    what that leaves. The step at the doubt's ends is known, one rank's period is simulated there.
+    """
+    middle = prediction.scaling_efficiency
+    effects = []
+    for ends in prediction.ends:
+        alone = [_local_s(prediction, *pair, load) for pair, load in zip(ends.factors, ends.loads, strict=True)]
+        shares = [local_s / step_s for local_s, step_s in zip(alone, ends.steps_s, strict=True)]
+        effects.append(join.effect(ends, middle, shares))
+    low, high = join.band(middle, effects)
+    return middle, max(low, 0.0), min(high, max(1.0, middle))
+
+
+def _local_s(prediction: Prediction, compute: float, host: float, load: float) -> float:
+    """Return one rank's period without DDP, with these factors on its device's, its host's and its loader's time."""
+    if compute == host == load == 1.0:
+        return prediction.local_s
+    options, workload = prediction.options, prediction.workload
+    if load != 1 and (stage := options.input_of(workload)) is not None:
+        workload = replace(workload, input_stage=stage.scale(load))
+        options = replace(options, input_stage=RECORDED_INPUT)
+    scaled = replace(options, scale_compute=options.scale_compute * compute, scale_host=options.scale_host * host)
+    return local_s(workload, scaled)
+
+
+def local_s(workload: Workload, options: Options) -> float:
+    """Return one rank's period without DDP, cached in the process: machines and node counts share it."""
+    return _cached_local_s(_LocalKey(_digest(workload, options), workload, options))
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalKey:
+    """Hashed and compared by the digest alone: a workload has arrays."""
+
+    key: bytes
+    workload: Workload = field(compare=False)
+    options: Options = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _cached_local_s(key: _LocalKey) -> float:
+    return local_period_s(key.workload, key.options)
+
+
+def _digest(workload: Workload, options: Options) -> bytes:
+    """Return a digest of all of a workload and its options on which the period depends; buckets are no part of it."""
+    phases = (workload.forward, workload.backward, workload.optimizer)
+    arrays = [each for phase in phases for each in (phase.host_s, phase.device_s)]
+    arrays += [workload.gradient_hook_s, workload.gradient_ready_s]
+    digest = hashlib.blake2b(b"".join(array.tobytes() for array in arrays))
+    rest = (
+        workload.name,
+        workload.device_label,
+        workload.synchronises,
+        workload.input_stage,
+        replace(options, plan=None, caps=BucketCaps()),
+    )
+    digest.update(repr(rest).encode())
+    return digest.digest()

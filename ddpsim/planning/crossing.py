@@ -37,7 +37,8 @@ class Crossing:
 def crossing(curve: Curve, least: float, most: float, narrow: float = NARROW) -> Crossing | None:
     """Return where `curve` falls through zero between `least` and `most`; None where it does not.
 
-    It is halved over logarithms until two points are `narrow` octaves apart, and interpolated between them.
+    Bisection over logarithms until two points are `narrow` octaves apart, then linear interpolation between them: a
+    point costs a prediction. Invariant: the curve is above zero at `low`, and not at `high`.
     """
     low, high = math.log(least), math.log(most)
     above, below = curve(least, None), curve(most, None)
@@ -62,8 +63,9 @@ def banded_crossing(
 ) -> Band:
     """Return where the middle of `curve`, the low end and the high end of its band fall through zero.
 
-    0 stands for what is not above zero at the first point, infinity for what is above zero at the last. Between the two
-    points where it changes its sign, how far an end lies from the middle is interpolated over logarithms.
+    0 stands for a curve that is not above zero at the first point, infinity for one that is above zero at the last. A
+    band costs some twenty ends, and the middle one prediction: bands are made at `points` alone, by bisection at the
+    two between which an end changes its sign, and between these the end's distance from the middle is interpolated.
 
     Args:
         middle: of `curve`, which takes less time than its band.
@@ -77,7 +79,8 @@ def banded_crossing(
     def value(number: int) -> Band:
         return curve(points[number])
 
-    def one(side: int) -> float:
+    def crossing_of(side: int) -> float:
+        # `side` is 0 for the middle, 1 for the low and 2 for the high end of the band.
         first, last = 0, len(points) - 1
         if value(first)[side] <= 0:
             return 0.0
@@ -89,19 +92,22 @@ def banded_crossing(
         begin, length = points[first], math.log(points[last] / points[first])
         before, after = (value(number)[side] - value(number)[0] for number in (first, last))
 
+        # The end itself, as finely as one likes: the exact middle, with the interpolated distance.
         def end(at: float, _: object) -> float:
             return known(at) + before + (after - before) * math.log(at / begin) / length
 
-        found = crossing(end, begin, points[last], narrow if side else NARROW)
-        return begin if found is None else found.at
+        at_zero = crossing(end, begin, points[last], narrow if side else NARROW)
+        return begin if at_zero is None else at_zero.at
 
-    return one(0), one(1), one(2)
+    return crossing_of(0), crossing_of(1), crossing_of(2)
 
 
 def crossing_band(
     curve: Curve, found: Crossing, doubts: Sequence[Doubt], least: float, most: float
 ) -> tuple[float, float]:
     """Return 10th and 90th percentile of where `curve` crosses zero, each doubt moving the whole curve.
+
+    The doubts' shifts of the crossing are joined in logarithms, in which a rate's errors are symmetrical.
 
     Args:
         curve: falls with its argument.
@@ -119,12 +125,16 @@ def crossing_band(
     return math.exp(max(low, bounds[0])), math.exp(min(high, bounds[1]))
 
 
-def _move_crossing(curve: Curve, found: Crossing, end: Assumptions | None, bounds: tuple[float, float]) -> float:
-    """Return the logarithm of where the curve crosses zero at the end of a doubt."""
-    at = math.log(found.at)
+def _move_crossing(curve: Curve, predicted: Crossing, end: Assumptions | None, bounds: tuple[float, float]) -> float:
+    """Return the logarithm of where the curve crosses zero at the end of a doubt, by a few steps of the secant method.
+
+    It starts with the slope of the curve as predicted. A secant that does not fall is noise of the simulation, and the
+    slope before it is used on.
+    """
+    at = math.log(predicted.at)
     if end is None:
         return at
-    slope, value = found.slope, curve(found.at, end)
+    slope, value = predicted.slope, curve(predicted.at, end)
     for _ in range(_STEPS):
         then = min(max(at - value / slope, bounds[0]), bounds[1])
         if abs(then - at) < _LEAST_STEP:

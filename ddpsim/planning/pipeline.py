@@ -1,8 +1,9 @@
-"""The step of a model in stages, or in layers cut over ranks, beside copies of it: computed, sent and idle.
+"""The step of a model in stages, or in layers cut over ranks, with copies of it: computed, sent and idle.
 
-Stages are simulated, as `predict` does: `pipeline_step` tells of a prediction what there is to say of a pipeline. An
-order without a flush, and layers that are cut without knowing their operators, are told in closed form: copies then sum
-all gradients of a rank after its last work, as if all ranks of a copy did so at once.
+Two ways. Stages are simulated by `predict`, and `pipeline_step` takes the figures of a pipeline from the prediction. An
+order without a flush (PipeDream's), and layers that are cut without knowing their operators, are a closed form,
+`in_closed_form`: the slowest stage sets the pace, and copies then sum all gradients of a rank after its last work, as
+if all ranks of a copy did so at once.
 """
 
 from __future__ import annotations
@@ -77,12 +78,12 @@ class PipelineStep:
         }
 
 
-def is_simulated(given: Pipeline) -> bool:
+def is_simulated(pipeline: Pipeline) -> bool:
     """Whether a pipeline is simulated, rather than told in closed form."""
-    return given.order != "pipedream" and given.tensor_ranks == 1
+    return pipeline.order != "pipedream" and pipeline.tensor_ranks == 1
 
 
-def pipeline_step(prediction: Prediction, given: Pipeline) -> PipelineStep:
+def pipeline_step(prediction: Prediction, pipeline: Pipeline) -> PipelineStep:
     """Return what a predicted step has of a pipeline: its first simulated step that counts.
 
     Of one stage that is as many iterations as it accumulates, the last of which sums gradients.
@@ -103,38 +104,40 @@ def pipeline_step(prediction: Prediction, given: Pipeline) -> PipelineStep:
         allreduce_s=max(sums_s),
         exposed_allreduce_s=summed_s - computed_s,
         activations_s=0.0,
-        stages=stages_of(prediction.workload, given.stages * given.stages_per_rank).stages,
+        stages=stages_of(prediction.workload, pipeline.stages * pipeline.stages_per_rank).stages,
         weight_versions=1,
-        activations=_count_kept(given),
-        copies=prediction.placement.world_size // given.stages,
+        activations=_count_kept(pipeline),
+        copies=prediction.placement.world_size // pipeline.stages,
         samples=cycle * prediction.samples,
     )
 
 
-def _count_kept(given: Pipeline) -> int:
-    if given.order != "interleaved":
-        return count_under_way(given.order, 0, given.stages, given.micro_batches)
-    return count_most_under_way(works_of(given.order, given.stages, given.micro_batches, given.stages_per_rank)[0])
+def _count_kept(pipeline: Pipeline) -> int:
+    if pipeline.order != "interleaved":
+        return count_under_way(pipeline.order, 0, pipeline.stages, pipeline.micro_batches)
+    return count_most_under_way(
+        works_of(pipeline.order, pipeline.stages, pipeline.micro_batches, pipeline.stages_per_rank)[0]
+    )
 
 
-def with_boundary(given: Pipeline, workload: Workload) -> Pipeline:
-    """Return `given` with the bytes of a micro-batch's activations between two layers, where anything is cut.
+def with_boundary(pipeline: Pipeline, workload: Workload) -> Pipeline:
+    """Return `pipeline` with the bytes of a micro-batch's activations between two layers, where anything is cut.
 
     Raises:
         InputError: nobody knows them.
     """
-    cut = next((name for name in ("stages", "tensor_ranks") if getattr(given, name) > 1), None)
-    if cut is None or given.boundary_bytes is not None:
-        return given
+    cut = next((name for name in ("stages", "tensor_ranks") if getattr(pipeline, name) > 1), None)
+    if cut is None or pipeline.boundary_bytes is not None:
+        return pipeline
     if (known := boundary_of(with_operators(workload))) is not None:
-        return replace(given, boundary_bytes=known)
-    what = f"`{cut}` is {getattr(given, cut)}, and how many bytes pass from one layer to the next is not known"
+        return replace(pipeline, boundary_bytes=known)
+    what = f"`{cut}` is {getattr(pipeline, cut)}, and how many bytes pass from one layer to the next is not known"
     remedy = "give the activations of a micro-batch there: samples x values of a sample x bytes, e.g. 25MiB"
     raise InputError(what, place="boundary_bytes", remedy=remedy)
 
 
 def in_closed_form(
-    workload: Workload, placement: Placement, given: Pipeline, calibration: Calibration | None = None
+    workload: Workload, placement: Placement, pipeline: Pipeline, calibration: Calibration | None = None
 ) -> PipelineStep:
     """Return the step of PipeDream's order, or of layers that are cut over ranks.
 
@@ -142,52 +145,53 @@ def in_closed_form(
         InputError: more stages than layers, ranks that the stages do not divide, a cut at which nobody knows how many
             bytes pass, or sums under backward, which are simulated.
     """
-    given = with_boundary(given, workload)
-    refuse_excluded(given, "cut layers")
-    if given.mapping != "tp-pp-dp":
-        what = f"`mapping={given.mapping}` is known of what is simulated, and `order={given.order}` is not"
+    pipeline = with_boundary(pipeline, workload)
+    refuse_excluded(pipeline, "cut layers")
+    if pipeline.mapping != "tp-pp-dp":
+        what = f"`mapping={pipeline.mapping}` is known of what is simulated, and `order={pipeline.order}` is not"
         raise InputError(what, place="mapping", remedy="leave it out, or use gpipe, 1f1b or interleaved")
     backend = "gloo" if workload.one_clock else library_of(placement, "nccl")
-    per_copy = max(given.stages, given.tensor_ranks)
+    per_copy = max(pipeline.stages, pipeline.tensor_ranks)
     if placement.world_size % per_copy:
         what = f"{per_copy} ranks a copy do not divide {placement.world_size} ranks"
         raise InputError(what, place="stages", remedy="give a divisor")
     copies = placement.world_size // per_copy
     ways = find_rank_paths(placement, backend, calibration)
-    cut = stages_of(workload, given.stages)
+    cut = stages_of(workload, pipeline.stages)
     activations_s = 0.0
-    if given.tensor_ranks > 1:
-        part = placement if copies == 1 else part_of(placement, "tensor", given.tensor_ranks)[0]
-        once_s = make_transport(part, backend, calibration).time_s(Operation.ALLREDUCE, given.boundary_bytes or 0)
+    if pipeline.tensor_ranks > 1:
+        part = placement if copies == 1 else part_of(placement, "tensor", pipeline.tensor_ranks)[0]
+        once_s = make_transport(part, backend, calibration).time_s(Operation.ALLREDUCE, pipeline.boundary_bytes or 0)
+        # Two allreduces a layer and pass, as Megatron has it (Shoeybi et al. 2019), forward and backward.
         activations_s = 4 * len(cut.layers) * once_s
     micro_batch_s = [
-        (forward_s + backward_s) / given.tensor_ranks + activations_s
+        (forward_s + backward_s) / pipeline.tensor_ranks + activations_s
         for forward_s, backward_s in zip(cut.forward_s, cut.backward_s, strict=True)
     ]
     sent_s = [
-        _sent_s(ways.connection(stage, stage + 1), ways.capacities, given.boundary_bytes or 0)
-        for stage in range(given.stages - 1)
+        _sent_s(ways.connection(stage, stage + 1), ways.capacities, pipeline.boundary_bytes or 0)
+        for stage in range(pipeline.stages - 1)
     ]
     sizes = [sum(workload.parameters[index].size_bytes for index in stage) for stage in cut.stages]
     part, together = part_of(placement, REPLICA, copies)
     data = make_transport(part, backend, calibration)
-    sums_s = [data.time_s(Operation.ALLREDUCE, together * (size // given.tensor_ranks)) for size in sizes]
+    sums_s = [data.time_s(Operation.ALLREDUCE, together * (size // pipeline.tensor_ranks)) for size in sizes]
     allreduce_s = 0.0 if copies == 1 else max(sums_s)
     # Without a flush each stage goes on at the pace of the slowest, or of what is sent to it.
-    through_s = given.micro_batches * max(*micro_batch_s, *(2 * s for s in sent_s), 0.0)
-    busy_s = [given.micro_batches * each for each in micro_batch_s]
+    through_s = pipeline.micro_batches * max(*micro_batch_s, *(2 * s for s in sent_s), 0.0)
+    busy_s = [pipeline.micro_batches * each for each in micro_batch_s]
     return PipelineStep(
         step_s=through_s + allreduce_s + float(np.median(workload.optimizer.device_s)) / per_copy,
         compute_s=max(busy_s),
         bubble=1 - fmean(busy_s) / through_s,
         allreduce_s=allreduce_s,
         exposed_allreduce_s=allreduce_s,
-        activations_s=given.micro_batches * activations_s,
+        activations_s=pipeline.micro_batches * activations_s,
         stages=cut.stages,
-        weight_versions=weight_versions(given.order, 0, given.stages),
-        activations=count_under_way(given.order, 0, given.stages, given.micro_batches),
+        weight_versions=weight_versions(pipeline.order, 0, pipeline.stages),
+        activations=count_under_way(pipeline.order, 0, pipeline.stages, pipeline.micro_batches),
         copies=copies,
-        samples=copies * given.micro_batches * workload.batch_size,
+        samples=copies * pipeline.micro_batches * workload.batch_size,
     )
 
 

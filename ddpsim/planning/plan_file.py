@@ -61,8 +61,8 @@ def _restore_limits(plan: BucketPlan, read: PlanFile, place: str) -> BucketPlan:
         remedy = "leave fingerprint and torch out of a plan that you edit; both are worked out again"
         raise PlanError(what, place=f"{place}: fingerprint", remedy=remedy)
     pairs = zip(plan.buckets, read.buckets, strict=True)
-    kept = (replace(bucket, limit_bytes=entry.limit_bytes) for bucket, entry in pairs)
-    return replace(plan, buckets=tuple(kept), call=plan.call if read.torch is None else _call(read.torch, place))
+    limited = (replace(bucket, limit_bytes=entry.limit_bytes) for bucket, entry in pairs)
+    return replace(plan, buckets=tuple(limited), call=plan.call if read.torch is None else _call(read.torch, place))
 
 
 def _call(text: object, place: str) -> TorchCall:

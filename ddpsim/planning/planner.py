@@ -1,4 +1,8 @@
-"""Which buckets to use where: machines and node counts side by side, each with its best buckets."""
+"""Which buckets to use where: machines and node counts side by side, each with its best buckets.
+
+`plan` lays out a job a machine and node count; `best_buckets.py` makes the row of each, here or on workers; `rows.py`
+is what comes out. Every planner of this room is written so.
+"""
 
 from __future__ import annotations
 

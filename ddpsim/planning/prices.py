@@ -53,17 +53,17 @@ def parse_price(text: str, place: str = "price") -> tuple[str, Price]:
         InputError: no machine, no currency, not an hour's, negative, or a day that does not exist.
     """
     machine, equals, value = text.rpartition("=")
-    found = _PRICE.fullmatch(value)
-    if not equals or not machine or found is None:
+    match = _PRICE.fullmatch(value)
+    if not equals or not machine or match is None:
         raise InputError(f"{text!r} is no machine with its price", place=place, remedy=_EXAMPLE)
-    if found["currency"] is None:
+    if match["currency"] is None:
         raise InputError(f"{text!r} names no currency", place=place, remedy=_EXAMPLE)
-    if found["hour"] is None:
+    if match["hour"] is None:
         raise InputError(f"{text!r} does not say what it is the price of", place=place, remedy=_EXAMPLE)
-    day = found["date"]
+    day = match["date"]
     if day is not None and not _is_day(day):
         raise InputError(f"{day!r} is no day", place=place, remedy="write e.g. 2026-11-22")
-    return machine, Price(_amount(found["amount"], text, place), found["currency"], day)
+    return machine, Price(_amount(match["amount"], text, place), match["currency"], day)
 
 
 def price_machine(machine: str, text: str) -> Price:
@@ -99,21 +99,21 @@ def prices_of(
         InputError: as `parse_price`, `read_prices` and `by_machine`; a machine twice; two currencies.
     """
     names = machines if isinstance(machines, Mapping) else {machine: (machine,) for machine in machines}
-    given: dict[str, Price] = {}
+    typed: dict[str, Price] = {}
     for item in items:
         machine, price = parse_price(item)
         if machine not in names:
             raise UnknownNameError.among("machine", machine, names, place="price")
-        if any(name in given for name in names[machine]):
+        if any(name in typed for name in names[machine]):
             raise InputError("is given twice and takes one value", place=f"price={machine}", remedy="keep one")
-        given |= dict.fromkeys(names[machine], price)
-    known = {}
+        typed |= dict.fromkeys(names[machine], price)
+    from_file = {}
     if listed is not None:
         read, place = (listed, "prices") if isinstance(listed, Mapping) else (read_prices(listed), display_name(listed))
-        known = index_by_machine({name: price for name, price in read.items() if name in names}, names, place)
-    found = {**known, **given}
-    check_currencies(found)
-    return found
+        from_file = index_by_machine({name: price for name, price in read.items() if name in names}, names, place)
+    prices = {**from_file, **typed}
+    check_currencies(prices)
+    return prices
 
 
 def machine_names(machines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -122,13 +122,13 @@ def machine_names(machines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, .
     Args:
         machines: as each was asked for, with its own name.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    by_name: dict[str, tuple[str, ...]] = {}
     for asked, own in machines:
         file = Path(asked).name
         stem = next((file.removesuffix(end) for end in (".yaml", ".yml") if file.endswith(end)), file)
         for name in dict.fromkeys((asked, own, file, stem)):
-            found[name] = tuple(dict.fromkeys((*found.get(name, ()), asked)))
-    return found
+            by_name[name] = tuple(dict.fromkeys((*by_name.get(name, ()), asked)))
+    return by_name
 
 
 def index_by_machine(
@@ -145,15 +145,15 @@ def index_by_machine(
         UnknownNameError: a name of no machine that is compared or shipped: its price would be lost unseen.
         InputError: a machine with two prices.
     """
-    found: dict[str, Price] = {}
+    by_machine: dict[str, Price] = {}
     for name, price in prices.items():
         if name not in names and name not in shipped.names("topology"):
             raise UnknownNameError.among("machine", name, names, place=place)
         for machine in names.get(name, ()):
-            if found.get(machine, price) != price:
+            if by_machine.get(machine, price) != price:
                 raise InputError(f"{machine} has two prices", place=place, remedy="keep one of its names")
-            found[machine] = price
-    return found
+            by_machine[machine] = price
+    return by_machine
 
 
 def check_currencies(prices: Mapping[str, Price]) -> None:

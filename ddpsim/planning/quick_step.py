@@ -1,4 +1,5 @@
-"""A step simulated just far enough to rank it: without a band, of many micro-batches a few, buckets where they tell."""
+"""A step simulated just far enough to rank it: without a band, few of many micro-batches, and buckets only where
+another cap could make it a leader."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ SIMULATED = 4
 
 @dataclass(frozen=True, slots=True)
 class QuickStep:
-    """What is known of a candidate after a quick simulation.
+    """A candidate after a quick simulation: what it needs and takes, or why it cannot be.
 
     Attributes:
         memory: of a rank; None where it is not judged, or the candidate cannot be.
@@ -55,20 +56,20 @@ class QuickStep:
         return InputError(message, place=place, remedy=remedy)
 
 
-def ask_quick_step(answers: Answers, asked: tuple[Job, float], caps: Sequence[BucketCaps] | None = None) -> QuickStep:
+def ask_quick_step(answers: Answers, item: tuple[Job, float], caps: Sequence[BucketCaps] | None = None) -> QuickStep:
     """Return `quick_step` of a candidate, looked up where it was computed before."""
-    said = None if caps is None else list(map(repr, caps))
-    return answers.ask(QuickStep, lambda: quick_step(asked, caps), *asked, said, "quick step")
+    caps_key = None if caps is None else list(map(repr, caps))
+    return answers.ask(QuickStep, lambda: quick_step(item, caps), *item, caps_key, "quick step")
 
 
-def quick_step(asked: tuple[Job, float], caps: Sequence[BucketCaps] | None = None) -> QuickStep:
+def quick_step(item: tuple[Job, float], caps: Sequence[BucketCaps] | None = None) -> QuickStep:
     """Return what a candidate needs and takes; one that does not fit is not simulated.
 
     Args:
-        asked: the job of one of its ranks, and the step in seconds that caps must be able to beat to be tried.
+        item: the job of one of its ranks, and the step in seconds that caps must be able to beat to be tried.
         caps: tried beside torch's default; None are `CAPS_MB`.
     """
-    job, beat_s = asked
+    job, beat_s = item
     if job.options.fidelity == "steps":
         job = replace(job, options=replace(job.options, fidelity="flow"))
     try:
@@ -80,6 +81,7 @@ def quick_step(asked: tuple[Job, float], caps: Sequence[BucketCaps] | None = Non
     except InputError as error:
         return QuickStep(refused=(error.message, error.place, error.remedy))
     best_s, best = timed.default_s, None
+    # Caps cost a simulation each: only where they can gain enough, and could make this a leader.
     worth = timed.savable_s > WORTH_IT * best_s and best_s - timed.savable_s < beat_s
     if worth and caps != () and rests_on_buckets(run):
         for cap in _caps_of(job.workload, job.options) if caps is None else caps:
@@ -96,10 +98,13 @@ def _caps_of(workload: Workload, options: Options) -> list[BucketCaps]:
 
 @dataclass(slots=True)
 class _TimedBuckets:
-    """Times a step with other buckets.
+    """Times a step with other buckets, of many micro-batches by extrapolation.
+
+    Micro-batches between the first and the last are alike, so that a step is linear in their number: steps of two
+    counts tell the step of any other (`_whole_s`).
 
     Attributes:
-        runs: of so many micro-batches as are simulated, and of one less where that are fewer than a step has.
+        runs: of as many micro-batches as are simulated, and of one step of the cut fewer where a step has more.
         whole: micro-batches of a step.
         default_s: of a step with torch's own caps.
         savable_s: how much shorter other buckets can make it, at most: by all that waits for communication, and all
@@ -128,10 +133,10 @@ class _TimedBuckets:
 
     def step_s(self, caps: BucketCaps) -> float:
         """Return the time between two steps of the optimizer with other caps."""
-        found = [each.with_buckets(caps).plan_and_period()[1] for each in self.runs]
-        asked = [each.options for each in self.runs]
-        counts = [each.accumulate * each.forwards for each in asked]
-        return _whole_s([each.accumulate for each in asked], counts, found, self.whole)
+        periods_s = [each.with_buckets(caps).plan_and_period()[1] for each in self.runs]
+        options = [each.options for each in self.runs]
+        counts = [each.accumulate * each.forwards for each in options]
+        return _whole_s([each.accumulate for each in options], counts, periods_s, self.whole)
 
 
 def _whole_s(times: Sequence[int], counts: Sequence[int], periods_s: Sequence[float], whole: int) -> float:

@@ -20,10 +20,10 @@ def list_rankable(rows: Iterable[Row], prediction: Callable[[Row], Prediction]) 
     A row whose workload keeps the pace of a GPU that its machine does not have says what that GPU would do there, not
     the machine. Machines without GPUs have no pace of their own, so that they are ranked where all are such.
     """
-    found = list(rows)
-    if all(prediction(row).topology.compute_device == "cpu" for row in found):
-        return found
-    return [row for row in found if not prediction(row).other_devices]
+    every = list(rows)
+    if all(prediction(row).topology.compute_device == "cpu" for row in every):
+        return every
+    return [row for row in every if not prediction(row).other_devices]
 
 
 def describe_overlap(machines: Iterable[str]) -> str:
@@ -33,15 +33,15 @@ def describe_overlap(machines: Iterable[str]) -> str:
 
 def describe_borrowed(predictions: Iterable[Prediction]) -> Iterator[str]:
     """Yield a sentence on each machine whose place in a ranking rests on steps of other GPUs."""
-    found = list_rankable(predictions, lambda each: each)
-    amd = dict.fromkeys(each.topology.name for each in found if rests_on_nvidia(each.workload))
+    ranked = list_rankable(predictions, lambda each: each)
+    amd = dict.fromkeys(each.topology.name for each in ranked if rests_on_nvidia(each.workload))
     if amd:
         yield (
             f"{', '.join(amd)}: ranked as if it reached the share of peak of NVIDIA's GPUs; the only published step "
             f"on MI300X took {math.exp(AMD_SOFTWARE.high):.1f} times as long, so measure a step there before deciding"
         )
     carried: dict[str, dict[str, None]] = {}
-    for each in found:
+    for each in ranked:
         if (other := each.workload.provenance.get(MEASURED_ON)) is not None:
             carried.setdefault(str(other), {})[each.topology.name] = None
     for other, machines in carried.items():
@@ -50,11 +50,11 @@ def describe_borrowed(predictions: Iterable[Prediction]) -> Iterator[str]:
 
 def list_unranked(predictions: Iterable[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
     """Yield why predictions are not ranked, `its compute times are of V100, it has A100`, with these predictions."""
-    found = list(predictions)
-    ranked = set(map(id, list_rankable(found, lambda each: each)))
-    said: dict[str, list[Prediction]] = {}
-    for each in found:
+    every = list(predictions)
+    ranked = set(map(id, list_rankable(every, lambda each: each)))
+    by_reason: dict[str, list[Prediction]] = {}
+    for each in every:
         if id(each) not in ranked:
             why = f"its compute times are of {each.workload.device_label}, it has {', '.join(each.other_devices)}"
-            said.setdefault(why, []).append(each)
-    yield from said.items()
+            by_reason.setdefault(why, []).append(each)
+    yield from by_reason.items()

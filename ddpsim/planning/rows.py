@@ -1,4 +1,8 @@
-"""What `ddpsim.planning.planner` found: a row for each machine and node count, and what is advised there."""
+"""The result of `ddpsim.planning.planner`: a row for each machine and node count, and the buckets advised there.
+
+`PlanRow` holds the best buckets and torch's default; which of the two is advised is `keep_default`, by the rule of
+`worth.py`, and `chosen` is that prediction. `PlanReport` ranks the rows of several machines.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from ddpsim.prediction.prediction import Band, Prediction
 
 @dataclass(frozen=True, slots=True)
 class AlternativePlan:
-    """Another line that was found beside the plan: simpler and slower, or longer and faster.
+    """Another constructor call: simpler and slower than the plan's, or longer and faster.
 
     Attributes:
         torch: the constructor call.
@@ -32,15 +36,16 @@ class AlternativePlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """The best plan that was found for one machine and node count, beside torch's default.
+    """The best buckets of one machine and node count, and torch's default.
 
     Attributes:
-        best: what is advised, or the most that was found where that is torch's default; within `best_buckets.TELLING`
+        best: the buckets that are advised, or where those are torch's default, the best others; within
+        `best_buckets.TELLING`
             of the fastest tried.
         default: torch's, [1, 25] MiB.
         sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
         fastest_s: iteration of the fastest of all tried, which the best plan may be simpler than.
-        bound: what binds the step that is advised; None where nobody asked.
+        bound: what binds the step that is advised; None where it was not looked for.
         priors: constants of the host's time that nobody measured.
         best_low, best_high: band of the gain of `best`, the same doubts drawn for both plans.
         savings: where the best plan saves it, the largest first; empty where that is the default.
@@ -100,7 +105,7 @@ class PlanRow:
 
     @property
     def keep_default(self) -> bool:
-        """Whether the gain of what was found is under 1 %, or may be none at all."""
+        """Whether torch's default is advised: the best gain is under 1 %, or may be none at all."""
         return not is_advised(self.best_gain)
 
     @property

@@ -46,12 +46,17 @@ def savings(default: Prediction, best: Prediction, calibration: Calibration | No
     their bytes and for their latencies. What it waits for beyond these is `elsewhere`.
     """
     before, after = _split_losses(default, calibration), _split_losses(best, calibration)
-    found = [Saving(where, before[where] - after[where]) for where in WHERE]
-    return tuple(sorted(found, key=lambda saving: -abs(saving.seconds)))
+    parts = [Saving(where, before[where] - after[where]) for where in WHERE]
+    return tuple(sorted(parts, key=lambda saving: -abs(saving.seconds)))
 
 
 def _split_losses(prediction: Prediction, calibration: Calibration | None) -> dict[str, float]:
-    """Return the seconds of a step by where they go; together they are the step, but for what no bucket changes."""
+    """Return the seconds of a step by where they go; together they are the step, but for what no bucket changes.
+
+    What is exposed is shared out among the buckets still to be sent after the last gradient, each by its time from then
+    on. Collectives overlap one another on some streams, so that those times may sum to more than is exposed: all are
+    scaled down alike.
+    """
     s = prediction.summary
     lost = dict.fromkeys(WHERE, 0.0)
     lost["launches"] = s.ddp_overhead_s

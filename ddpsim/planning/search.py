@@ -1,7 +1,9 @@
 """The best way to train on one machine: every candidate is ranked by a quick simulation, the leaders get their bands.
 
-Candidates are looked at in the order of what they compute at least, so that those that compute longer than the leaders'
-whole steps take are not simulated at all. The leaders' rows are those of a plan.
+Branch and bound: `candidates.py` lists the candidates with a lower bound of each step, the seconds that it computes
+whatever it sends. They are simulated in waves in the order of that bound, and those whose bound is above the step of
+the last leader are never simulated. `quick_step.py` simulates one just far enough to rank it; only leaders get a row of
+a plan, with a band. Start at `SearchQuestion.rank`.
 """
 
 from __future__ import annotations
@@ -51,11 +53,10 @@ IN_DOUBT = 2
 """Candidates that may not fit and are faster than all of those that get a band and a row; chosen by hand."""
 
 _AT_ONCE = 16
-"""Candidates that are simulated before those that can be no leader any more are left out: as many whoever computes, so
-that every machine leaves out the same."""
+"""Candidates of a wave. It does not depend on the number of workers, so that every machine leaves out the same ones."""
 
 _SAME_MESSAGES = {"zero2": "zero1"}
-"""Schemes whose step is another's, which differs in memory alone and needs more: what that takes is not simulated again
+"""Schemes that send the same messages as another and need less memory: its step is theirs, and is not simulated again
 (`ddpsim/schedules/schemes.py`)."""
 
 
@@ -130,13 +131,13 @@ def _name_leader(leader: Leader) -> str:
     return name_job(leader.job)
 
 
-def _name_candidate(asked: tuple[Job, float]) -> str:
-    return f"a candidate on {name_job(asked[0])}"
+def _name_candidate(item: tuple[Job, float]) -> str:
+    return f"a candidate on {name_job(item[0])}"
 
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidates:
-    """What a quick look at all candidates found: the leaders, faster ones that may not fit, and why others are none.
+    """The result of a quick look at all candidates: leaders, faster ones that may not fit, and why others are neither.
 
     Attributes:
         plain: DDP at torch's defaults, which the leaders are held against; where that cannot be, why.
@@ -163,11 +164,11 @@ class RankedCandidates:
         leaders = self._rows()
         of = list(zip(leaders, compute(leader_row, leaders, _name_leader), strict=True))
         rows = sorted((row for _, row in of[: len(self.leaders)]), key=lambda row: row.step_s[0])
-        asked, plain = self.question, self.plain
+        question, plain = self.question, self.plain
         return SearchReport(
-            asked.model.source.name,
+            question.model.source.name,
             tuple(row for row in rows if not row.may_not_fit),
-            global_batch_size_of(asked.model, asked.placement, asked.options, asked.space),
+            global_batch_size_of(question.model, question.placement, question.options, question.space),
             self.candidates,
             self.simulated,
             self.ruled_out.list_all(),
@@ -222,6 +223,7 @@ class SearchQuestion:
         known = dict[SearchCandidate, QuickStep]()
         while wave := ranking.next_wave():
             under_way = len(wave)
+            # First the candidates whose step no other has, then the rest, most of which are known by then.
             for alike in (False, True):
                 left = [run for run in wave if (run.candidate.scheme in _SAME_MESSAGES) is alike]
                 known |= {run.candidate: same for run in left if (same := _step_of_other(run, known)) is not None}
@@ -235,6 +237,7 @@ class SearchQuestion:
                 ranking.take(run, known[run.candidate])
         if not ranking.found:
             raise ranking.make_error(self.options.memory_limit_bytes)
+        # Leaders are what surely fits. Faster ones that may not fit get rows too, a few, apart from these.
         shown, least_s = ranking.sure[:LEADERS], ranking.sure[0][0] if ranking.sure else float("inf")
         faster = [each for each in ranking.found if _in_doubt(each[2]) and each[0] < least_s]
         leaders = [
@@ -264,7 +267,7 @@ class SearchQuestion:
 
 
 def _step_of_other(run: CandidateRun, known: Mapping[SearchCandidate, QuickStep]) -> QuickStep | None:
-    """Return what is known of the candidate whose messages a run's are too, where that fits: then the run does."""
+    """Return the quick step of the candidate with the same messages, where it fits: this one needs less memory."""
     scheme = _SAME_MESSAGES.get(run.candidate.scheme)
     other = None if scheme is None else known.get(replace(run.candidate, scheme=scheme))
     return None if other is None or other.step_s is None else other

@@ -1,4 +1,4 @@
-"""What a search found: the leaders, each with its row of a plan, and why the other candidates are none."""
+"""The result of a search: the leaders, each with its row of a plan, and why the other candidates are none."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SearchRow:
 
 @dataclass(frozen=True, slots=True)
 class SearchReport:
-    """The best of what was looked over on one machine and node count.
+    """The best candidates of a search on one machine and node count.
 
     Attributes:
         name: the workload's.
@@ -89,21 +89,21 @@ class SearchReport:
 
         None where nothing surely fits.
         """
-        if self._kept is None:
+        if self._default is None:
             return next(iter(self.rows), None)
         advised, _ = self._decision
-        return self._kept if advised is None else advised[0]
+        return self._default if advised is None else advised[0]
 
     @property
     def trial(self) -> Trial | None:
         """What is worth one trial run beside the best; None where nothing is, or plain DDP is no choice."""
-        if self._kept is None or (trial := self._decision[1]) is None:
+        if self._default is None or (trial := self._decision[1]) is None:
             return None
         return Trial(trial[0].plan.advice, *trial[1], str(trial[0].candidate))
 
     @property
-    def _kept(self) -> SearchRow | None:
-        """Plain DDP where it fits and was looked over: what stays unless something surely gains."""
+    def _default(self) -> SearchRow | None:
+        """Plain DDP where it fits and was a candidate: it stays unless something surely gains."""
         plain = self.plain
         if isinstance(plain, str) or not plain.fits or not self.plain_among:
             return None

@@ -38,7 +38,8 @@ def swept_prediction(job: Job, answers: Answers, swept: SweptJob) -> Prediction:
 
 
 def swept_row(job: Job, answers: Answers, swept: SweptJob, *, whole: bool) -> tuple[Prediction, dict[str, object]]:
-    """Return the same with its document; where that is not to be `whole`, with what a table shows of it."""
+    """Return the prediction and its document: the `whole` one with what binds the step, or the part that a table
+    shows."""
     prediction = swept_prediction(job, answers, swept)
     if not whole:
         return prediction, prediction.step_document()
@@ -54,8 +55,8 @@ def _swept(job: Job, swept: SweptJob) -> Job:
 def name_swept(swept: SweptJob) -> str:
     """Return which job of a sweep it is, in words."""
     count, options = swept
-    given = next(iter(options.caps.torch_arguments().items()), None)
-    caps = "the default's buckets" if given is None else f"{given[0]}={given[1]}"
+    argument = next(iter(options.caps.torch_arguments().items()), None)
+    caps = "the default's buckets" if argument is None else f"{argument[0]}={argument[1]}"
     return caps if count is None else f"{format_count(count, 'node')}, {caps}"
 
 
@@ -74,8 +75,8 @@ def _document(prediction: Prediction, bound: Bound) -> dict[str, object]:
 class Sweep(Iterator[Prediction]):
     """An iterator over the predictions of a sweep, each made when it is asked for."""
 
-    def __init__(self, found: Iterator[Prediction], total: int, calibration: Calibration | None = None) -> None:
-        self._found, self._left, self._calibration = found, total, calibration
+    def __init__(self, predictions: Iterator[Prediction], total: int, calibration: Calibration | None = None) -> None:
+        self._found, self._left, self._calibration = predictions, total, calibration
 
     def __repr__(self) -> str:
         return f"<Sweep: {format_count(self._left, 'prediction')} to come>"
@@ -122,17 +123,17 @@ def sweep(
         InputError: no node count, or no cap; and as `predict`.
     """
     every = list_swept(nodes, caps, options)
-    asked = Model.of(workload, options).on(topology, options=options)
-    function = partial(swept_prediction, Job(asked, topology, None, gpus_per_node, Options(), calibration))
+    paced = Model.of(workload, options).on(topology, options=options)
+    function = partial(swept_prediction, Job(paced, topology, None, gpus_per_node, Options(), calibration))
 
-    def found() -> Iterator[tuple[int, Prediction]]:
+    def computed() -> Iterator[tuple[int, Prediction]]:
         with open_journal(cache) as journal:
             rows = Rows(function, every, name_swept, crew=crew_of(executor), journal=journal, progress=progress)
             for position, prediction in rows:
                 del rows.found[position]
                 yield position, prediction
 
-    return Sweep(sort_results(found()), len(every), calibration)
+    return Sweep(sort_results(computed()), len(every), calibration)
 
 
 def list_swept(
@@ -147,4 +148,4 @@ def list_swept(
     check_given("caps", caps)
     base = options or Options()
     each = [replace(base, caps=cap) for cap in caps]
-    return [(count, asked) for count in nodes for asked in each]
+    return [(count, of_caps) for count in nodes for of_caps in each]

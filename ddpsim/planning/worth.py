@@ -1,7 +1,7 @@
-"""Whether to leave what a job has for something faster: one rule for buckets, schemes and searches.
+"""Whether to change a job for something faster: one rule for buckets, schemes and searches.
 
-What is there stays unless the whole band of the gain is above zero and its middle above 1 %. Something that is expected
-to gain 1 % or more and is not advised is worth one trial run.
+The default stays unless the whole band of the gain is above zero and its middle above 1 %. A choice that is expected to
+gain 1 % or more and is not advised is worth one trial run. On sweeps that nobody tuned to, bolder rules lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 from ddpsim.prediction.prediction import Band
 
 WORTH_IT = 0.01
-"""Gain, a share of the step, above which a change is advised; on sweeps that nobody tuned to, bolder rules lost."""
+"""Gain, a share of the step, above which a change is advised."""
 
 LIST_MORE = 0.02
 """Share of the step by which a list of caps must beat the best single cap; chosen by hand: a list fits one model."""
@@ -23,7 +23,7 @@ NO_GAIN = (0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is worth one trial run: expected to gain 1 % or more, but not surely.
+    """A choice worth one trial run: expected to gain 1 % or more, but not surely.
 
     Attributes:
         torch: the constructor call.
@@ -46,15 +46,15 @@ class Trial:
         return {"torch": self.torch, "gain": self.gain, "gain_low": self.gain_low, "gain_high": self.gain_high}
 
 
-Found = TypeVar("Found")
+Choice = TypeVar("Choice")
 
 
-def decide(found: Sequence[tuple[Found, Band]]) -> tuple[tuple[Found, Band] | None, tuple[Found, Band] | None]:
-    """Return which of several is advised, and which is worth one trial run, by their gains over what is there.
+def decide(choices: Sequence[tuple[Choice, Band]]) -> tuple[tuple[Choice, Band] | None, tuple[Choice, Band] | None]:
+    """Return which of several choices is advised, and which is worth one trial run, by their gains over the default.
 
-    None is advised where what is there stays; a trial is of what is expected to gain more than what is advised.
+    None is advised where the default stays. A trial is of a choice that is expected to gain more than the advised one.
     """
-    by_gain = sorted(found, key=lambda each: -each[1][0])
+    by_gain = sorted(choices, key=lambda each: -each[1][0])
     advised = next((each for each in by_gain if is_advised(each[1])), None)
     trial = next((each for each in by_gain if each[1][0] >= WORTH_IT), None)
     return advised, None if trial is advised else trial
@@ -67,7 +67,7 @@ def is_advised(gain: Band) -> bool:
 
 
 def may_gain(high: float) -> bool:
-    """Whether a gain whose band ends at `high` may be worth it: enough where a trial costs a few steps of training."""
+    """Whether a gain whose band ends at `high` may be worth it: the rule where a trial costs a few training steps."""
     return high >= WORTH_IT
 
 
@@ -77,7 +77,7 @@ def is_list_worth_it(list_s: float, one_cap_s: float, default_s: float) -> bool:
 
 
 def arguments_of(call: str) -> str:
-    """Return what a constructor call says beside its model.
+    """Return the arguments of a constructor call after its model.
 
     >>> arguments_of("DistributedDataParallel(model, bucket_cap_mb=100)")
     'bucket_cap_mb=100'

@@ -1,8 +1,15 @@
-"""Many answers: each computed once by somebody, kept under its key, and put together here, whoever computed it.
+"""Many predictions: each computed once, here or by a worker, cached under its job's key, and put together here.
 
-What a planner makes of a job, a row, is a function that asks for answers: predictions, and what takes as long to find
-of them. Where answers are missing, a worker runs the function and hands back those it computed, as lines; the row
-itself is always made of lines, in this process. So it is the same whoever computed, and whatever a journal had.
+What a planner makes of a job, a row, is written as an ordinary function that asks `Answers` for predictions and for
+what takes as long to compute from them. The same function runs in two places:
+
+- here, by `Rows`, with the known answers: it ends with the row, or at the first one missing (`MissingAnswerError`);
+- in a worker (`_Work`), with those known so far: it computes the missing ones and sends all back as lines of JSON.
+
+Invariant: a row is always made here and always from lines, so that it is the same whoever computed, and whatever a
+journal had. The order in which a function asks for answers must not depend on anything but answers: lines have no keys.
+
+Start at `Answers.predict`, then `Rows._iterate`.
 """
 
 from __future__ import annotations
@@ -40,14 +47,14 @@ GRACE_S = 2.0
 """Seconds for which a command that is stopped waits for the points under way, so that short ones are not lost."""
 
 _ALIKE = 2
-"""Predictions that whoever computes holds, with their runs, for what comes next to be told from them."""
+"""Predictions that are held with their runs, so that the next of the same job with other buckets shares them."""
 
 _WRONG = (InputError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError)
-"""What a line that was not written by this program comes to where it is taken for an answer."""
+"""Errors that reading a line as an answer may raise where this program did not write it: a journal is any file."""
 
 
 class MissingAnswerError(Exception):
-    """Raised where an answer is asked for that is to be computed by somebody else."""
+    """Raised where an answer is needed that is not known yet and is to be computed by a worker."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -55,15 +62,15 @@ class MissingAnswerError(Exception):
 
 
 class Answers:
-    """The answers that one row asks for: known ones are read, others computed.
+    """The answers that one row needs: known ones are read, others computed.
 
-    A row asks for the same ones in the same order whoever runs its function, so that a worker needs no keys.
+    A row needs the same ones in the same order wherever its function runs, so that a worker needs no keys.
 
     Args:
-        lines: of the first ones asked for, in order; those that are found or computed are added.
-        key_of: makes the keys of those that are looked up in `known`, instead of being computed; None computes.
+        lines: of the first answers, in order; those that are read or computed later are added.
+        key_of: makes the keys under which answers are looked up in `known`, and nothing is computed; None computes.
         known: lines by key.
-        like: the predictions made last: of the same job with other buckets less is to be found.
+        like: the latest predictions with their jobs: one of the same job with other buckets is made from these.
         progress: as that of `predict`.
     """
 
@@ -78,7 +85,7 @@ class Answers:
         self.lines, self.keys, self.progress = list(lines), list[str](), progress
         self._key_of, self._known = key_of, {} if known is None else known
         self._like: MutableSequence[tuple[Job, Prediction]] = [] if like is None else like
-        self._asked = 0
+        self._position = 0
 
     def predict(self, job: Job, *, band: bool = True, local_s: float | None = None) -> Prediction:
         """Return the prediction of a job.
@@ -88,18 +95,19 @@ class Answers:
         """
         parts = (job,) if band else (job, "without its band")
         read = partial(_read_prediction, job)
-        found = self._ask(parts, lambda: self._predict(job, local_s, band=band), read, _document_line)
+        prediction = self._ask(parts, lambda: self._predict(job, local_s, band=band), read, _document_line)
+        # Where things are computed, of each job but for its buckets one prediction stays, the latest first.
         if self._key_of is None and self._find_alike(job) is None:
-            self._like.insert(0, (job, found))
+            self._like.insert(0, (job, prediction))
             del self._like[_ALIKE:]
-        return found
+        return prediction
 
     def ask(self, kind: Any, compute: Callable[[], Answer], *parts: object) -> Answer:
-        """Return what `compute` does, or did before.
+        """Return the result of `compute`, computed now or before.
 
         Args:
             kind: type of the answer, as pydantic takes it.
-            compute: asks for nothing here in turn.
+            compute: must not ask for answers itself.
             parts: all that the answer rests on, as `Keys.of` takes it, and a word that tells it from others of these.
         """
         read, write = partial(_read, kind), partial(_write, kind)
@@ -113,11 +121,13 @@ class Answers:
         read: Callable[[Any], Answer],
         write: Callable[[Answer], str],
     ) -> Answer:
-        position = self._asked
-        self._asked += 1
+        position = self._position
+        self._position += 1
         key = None if self._key_of is None else self._key_of(*parts)
         if key is not None:
             self.keys.append(key)
+        # Three sources in this order: a line sent along, by its position; a computation, in a worker; the journal or
+        # what other rows share, by key.
         if position < len(self.lines):
             return read(self.lines[position])
         if key is None:
@@ -130,25 +140,26 @@ class Answers:
             try:
                 answer = read(line)
             except _WRONG:
-                del self._known[key]
+                del self._known[key]  # not an answer; computed anew below
             else:
                 self.lines.append(line)
                 return answer
         raise MissingAnswerError(key)
 
     def _predict(self, job: Job, local_s: float | None, *, band: bool) -> Prediction:
-        if (made := self._find_alike(job)) is not None:
-            found = predict_buckets(made, job.options.caps, job.options.plan, self.progress)
-            return with_band(found, self.progress) if band else found
+        if (alike := self._find_alike(job)) is not None:
+            prediction = predict_buckets(alike, job.options.caps, job.options.plan, self.progress)
+            return with_band(prediction, self.progress) if band else prediction
         if local_s is None:
             # One rank without DDP is the same on any number of nodes.
-            elsewhere = (self._find_alike(replace(job, nodes=asked.nodes)) for asked, _ in self._like)
-            local_s = next((made.local_s for made in elsewhere if made is not None), None)
+            elsewhere = (self._find_alike(replace(job, nodes=other.nodes)) for other, _ in self._like)
+            local_s = next((alike.local_s for alike in elsewhere if alike is not None), None)
         return predict(job, local_s=local_s, band=band, progress=self.progress)
 
     def _find_alike(self, job: Job) -> Prediction | None:
         """Return a prediction of the same job but for its buckets."""
-        return next((made for asked, made in self._like if _without_buckets(asked) == _without_buckets(job)), None)
+        own = _without_buckets(job)
+        return next((prediction for other, prediction in self._like if _without_buckets(other) == own), None)
 
 
 def _read_prediction(job: Job, line: str) -> Prediction:
@@ -178,25 +189,25 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 RowFunction = Callable[[Answers, Item], Row]
-"""Makes the row of an item of the answers that it asks for; with workers it can be pickled, and so can items."""
+"""Makes the row of an item from the answers that it asks for; workers need it, and items, to be picklable."""
 
 
 @dataclass(slots=True)
 class _Work(Generic[Item]):
-    """Computes what a row still lacks, in a worker, which keeps the last predictions from one item to the next."""
+    """Computes the answers that a row still lacks, in a worker; its latest predictions serve the next item."""
 
     function: Callable[[Answers, Item], object]
     name: Callable[[Item], str]
     like: list[tuple[Job, Prediction]] = field(default_factory=list, init=False)
 
-    def __call__(self, asked: tuple[Item, Sequence[str]], progress: Progress | None = None) -> list[str]:
-        item, lines = asked
+    def __call__(self, request: tuple[Item, Sequence[str]], progress: Progress | None = None) -> list[str]:
+        item, lines = request
         try:
             return self._answer(item, lines, progress)
         except _WRONG:
             if not lines:
                 raise
-        # What was known may be to blame.
+        # A line of the journal that reads as an answer and is none may be the cause: once more without them.
         return self._answer(item, [], progress)
 
     def _answer(self, item: Item, lines: Sequence[str], progress: Progress | None) -> list[str]:
@@ -212,16 +223,16 @@ class _Work(Generic[Item]):
 
 
 class Rows(Iterator[tuple[int, Row]], Generic[Item, Row]):
-    """An iterator over (position, row) of every item, each as it is done; those of which all is known come first.
+    """An iterator over (position, row) of every item, each as it is done; those with all answers known come first.
 
     Args:
         function: makes the row of an item.
         items: in order; of two that lack the same answer one is computed.
         name: tells people which item one is.
         crew: who computes; None is this process.
-        journal: has what was answered before, and is told of each answer.
-        progress: called with rows done and items in all: first where those of which all is known are done, then with
-            each row, and now and then while one is computed here.
+        journal: has earlier answers, and each new one is written to it.
+        progress: called with rows done and items in all: first after those whose answers are all known, then with each
+            row, and now and then while one is computed here.
 
     Attributes:
         found: each row by position, as soon as it is there, however this ends.
@@ -260,7 +271,7 @@ class Rows(Iterator[tuple[int, Row]], Generic[Item, Row]):
         """Return the rows of all items, in order.
 
         Raises:
-            Stopped: by a signal; what is done within `GRACE_S` of what was given out is found too.
+            Stopped: by a signal; what workers finish within `GRACE_S` is in `found` too.
         """
         try:
             for _ in self:
@@ -274,6 +285,8 @@ class Rows(Iterator[tuple[int, Row]], Generic[Item, Row]):
         return [self.found[position] for position in range(len(self._items))]
 
     def _iterate(self) -> Iterator[tuple[int, Row]]:
+        # In rounds. Two items that lack the same answer must not both compute it: the first does, the others wait for
+        # the next round, in which it is known. Each round computes at least one answer, so that it ends.
         left: Sequence[int] = range(len(self._items))
         while left:
             rows, sent, left = self._look_up(left)
@@ -281,16 +294,16 @@ class Rows(Iterator[tuple[int, Row]], Generic[Item, Row]):
             yield from rows
             self._sent = [*sent]
             items = [(self._items[position], lines) for position, lines in sent.items()]
-            self._points = Points(self._work, items, self._crew, lambda asked: self._name(asked[0]))
+            self._points = Points(self._work, items, self._crew, lambda request: self._name(request[0]))
             for number, lines in self._points:
                 row = self._take(self._sent[number], lines)
                 self._show()
                 yield self._sent[number], row
 
     def _look_up(self, positions: Sequence[int]) -> tuple[list[tuple[int, Row]], dict[int, list[str]], list[int]]:
-        """Return the rows of which all is known, what is known of others, and those that wait for what these lack."""
+        """Return the rows whose answers are all known, for those to be sent the lines known so far, and who waits."""
         rows, sent, later = list[tuple[int, Row]](), dict[int, list[str]](), list[int]()
-        first = dict[str, int]()
+        first = dict[str, int]()  # by the key of a missing answer, the item that is sent to compute it
         for position in positions:
             answers = Answers(key_of=self._key_of, known=self._known)
             try:
@@ -303,21 +316,22 @@ class Rows(Iterator[tuple[int, Row]], Generic[Item, Row]):
                     self._shared.add(same)
                     later.append(position)
             except _WRONG:
-                # Of wrong answers, or of the item: then whoever computes it raises the same in its turn.
+                # Either a known answer is wrong, and all of this row's are dropped, or the item is: then computing it
+                # raises the same error, with the item's name.
                 for key in answers.keys:
                     self._known.pop(key, None)
                 sent[position] = []
         return rows, sent, later
 
     def _take(self, position: int, lines: list[str]) -> Row:
-        """Return the row of all its answers, and keep these."""
+        """Return the row made from all its answers, and store these for other rows and later runs."""
         answers = Answers(lines, key_of=self._key_of)
         row = self._add(position, self._function(answers, self._items[position]))
-        found = dict(zip(answers.keys, lines, strict=True))
+        by_key = dict(zip(answers.keys, lines, strict=True))
         if self._journal is not None:
-            self._write(found)
+            self._write(by_key)
         elif position in self._shared:
-            self._known.update(found)
+            self._known.update(by_key)
         return row
 
     def _add(self, position: int, row: Row) -> Row:
@@ -325,10 +339,10 @@ class Rows(Iterator[tuple[int, Row]], Generic[Item, Row]):
         self.found[position] = row
         return row
 
-    def _write(self, found: dict[str, str]) -> None:
-        """Write answers to the journal, and those that a signal kept from it."""
+    def _write(self, lines: dict[str, str]) -> None:
+        """Write answers to the journal, and those that a signal prevented from being written."""
         if self._journal is not None:
-            self._unwritten |= found
+            self._unwritten |= lines
             known = self._journal.entries
             new = {
                 key: line
@@ -345,9 +359,9 @@ class Rows(Iterator[tuple[int, Row]], Generic[Item, Row]):
 
 
 Compute = Callable[..., list[Any]]
-"""Returns the rows of a function, items, and what names these; who computes and what is kept is given already.
+"""`compute(function, items, name)` returns the rows of all items; workers and journal are bound to it.
 
-`progress=` shows how many of these items are done.
+`progress=` is called with how many of these items are done.
 """
 
 
@@ -355,11 +369,11 @@ Compute = Callable[..., list[Any]]
 def computing(
     executor: Executor | WorkerPool | None, cache: str | Path | None, progress: Progress | None = None
 ) -> Iterator[Compute]:
-    """Yield what computes rows as a Python caller asks for it.
+    """Yield the `Compute` of a Python caller's `executor` and `cache`.
 
     Args:
-        executor: who computes: processes on one machine, a cluster's; None is this process.
-        cache: file in which answers are kept, each under its job's key, and found again.
+        executor: where answers are computed: processes on one machine, a cluster's; None is this process.
+        cache: file in which answers are stored and looked up, each under its job's key.
         progress: as that of `Rows`.
 
     Raises:
@@ -367,7 +381,7 @@ def computing(
     """
     with open_journal(cache) as journal:
         make = partial(Rows, crew=crew_of(executor), journal=journal, progress=progress)
-        yield lambda *asked, **shown: make(*asked, **shown).all()
+        yield lambda *arguments, **options: make(*arguments, **options).all()
 
 
 def name_job(job: Job) -> str:

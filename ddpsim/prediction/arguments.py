@@ -30,16 +30,17 @@ Answer = TypeVar("Answer")
 
 
 def take_names(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """Return `function` with its arguments as it is written for, found by their parameters' names.
+    """Return `function`, which takes objects, so that it takes names and paths for them too.
 
-    A name is loaded where the function takes none itself. What can be no such argument raises InputError. To type
-    checkers the function stays what it is written for: names are for people, and `help` shows that they may be given.
+    An argument is converted by its parameter's name (`_TAKEN`): a name or path is loaded, unless the function is
+    annotated to take `str` itself; a wrong kind raises InputError. Type checkers see the function as it is written;
+    `help` shows that names may be given (`_SHOWN`).
     """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def named(*given: Arguments.args, **by_name: Arguments.kwargs) -> Answer:
-        bound = signature.bind(*given, **by_name)
+    def converting(*positional: Arguments.args, **by_name: Arguments.kwargs) -> Answer:
+        bound = signature.bind(*positional, **by_name)
         for name, value in bound.arguments.items():
             if name in _TAKEN:
                 wanted = str(signature.parameters[name].annotation)
@@ -49,8 +50,8 @@ def take_names(function: Callable[Arguments, Answer]) -> Callable[Arguments, Ans
     shown = [
         each.replace(annotation=_SHOWN.get(each.annotation, each.annotation)) for each in signature.parameters.values()
     ]
-    named.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-    return named
+    converting.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    return converting
 
 
 def _is_name(value: object) -> bool:
@@ -60,7 +61,7 @@ def _is_name(value: object) -> bool:
 def _of_kind(
     kinds: tuple[type, ...], what: str, remedy: str, load: Callable[[str], object] | None = None
 ) -> Callable[[str, Any, str], Any]:
-    """Return what takes values of `kinds` alone, and where they are read from files also names and paths of those."""
+    """Return a converter that takes values of `kinds`, and names and paths where `load` reads those from files."""
 
     def check(name: str, value: Any, wanted: str) -> Any:
         if load is not None and _is_name(value):
@@ -128,7 +129,7 @@ def _load_calibration(path: str) -> Calibration:
 
 
 def _accept_several(one: Callable[[str, Any, str], Any]) -> Callable[[str, Any, str], Any]:
-    """Return what takes several of what `one` takes, or one alone."""
+    """Return a converter that takes one or several of what `one` takes."""
 
     def several(name: str, value: Any, wanted: str) -> Any:
         alone = _is_name(value) or isinstance(value, (Workload, Cluster, BucketCaps)) or not isinstance(value, Iterable)
@@ -186,7 +187,7 @@ _TAKEN: Mapping[str, Callable[[str, Any, str], Any]] = {
         (Calibration, type(None)), "calibration", "give a file's path, or a `Calibration`", _load_calibration
     ),
 }
-"""By the name of a parameter, what makes the argument of what was given."""
+"""Converters by the name of a parameter."""
 
 _SHOWN = {
     "Workload | str | Model": "Workload | str",
@@ -203,25 +204,29 @@ _SHOWN = {
     "Sequence[BucketCaps]": "Sequence[BucketCaps | float] | BucketCaps | float",
     "Sequence[BucketCaps] | None": "Sequence[BucketCaps | float] | BucketCaps | float | None",
 }
-"""By the type that a function is written for, what `help` shows: all that may be given. A `str` is a name or a path."""
+"""By annotation, the wider one that `help` shows, with names and paths as `str`."""
 
 
 _OF_JOB = {each.name: str(each.type) for each in fields(Job)} | {"workload": "Workload | str | Model"}
-"""What a job has, and what is taken for it from Python."""
+"""By field of a `Job`, the annotation by which its value is converted."""
 
 
 def on_own_gpus(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Yield jobs with what names stand for loaded once, and each workload put on the machine's own GPU."""
+    """Yield jobs with names and paths loaded, each once, and each workload put on the machine's own GPU.
+
+    Next on the path of a prediction: `models.py` for the GPU, then `predict.py`.
+    """
 
     def take(name: str, value: Any) -> Any:
         return _TAKEN[name](name, value, _OF_JOB[name])
 
     load, models = functools.cache(take), dict[tuple[object, bool], Model]()
-    for asked in jobs:
-        given = {name: getattr(asked, name) for name in _OF_JOB}
-        taken = {name: (load if _is_name(value) else take)(name, value) for name, value in given.items()}
-        job = replace(asked, **taken | {"options": taken["options"] or Options()})
+    for original in jobs:
+        values = {name: getattr(original, name) for name in _OF_JOB}
+        loaded = {name: (load if _is_name(value) else take)(name, value) for name, value in values.items()}
+        job = replace(original, **loaded | {"options": loaded["options"] or Options()})
         workload: Any = job.workload
+        # Jobs of one workload share its model, which estimates each GPU once.
         which = workload if isinstance(workload, str) else id(workload), job.options.keep_pace
         if which not in models:
             models[which] = Model.of(workload, job.options)

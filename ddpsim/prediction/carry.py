@@ -57,13 +57,13 @@ def carry_workload(
             what = f"recorded on {source.device}, whose times say nothing of a GPU; the file has no operators"
             raise WorkloadError(what, place=source.name, remedy=_REMEDY)
         shape = replace(shape, compiled=was_compiled(source), autocast_dtype=source.autocast_dtype)
-        made = estimate(shape, target, precision or source.precision)
+        estimated = estimate(shape, target, precision or source.precision)
         notes = [f"{source.name} was recorded on {source.device}: its operators are estimated on {target.name}"]
         if was_compiled(source) and shape.compiler is None:
             remedy = "estimate the compiled step itself for what fusing saves: `python -m ddpexec estimate --step ...`"
             notes.append(f"{source.name} was compiled by torch.compile, and is priced operator by operator; {remedy}")
         return ConvertedWorkload(
-            replace(made, provenance={**made.provenance, "carried_from": source.name}), tuple(notes)
+            replace(estimated, provenance={**estimated.provenance, "carried_from": source.name}), tuple(notes)
         )
     if precision not in (None, source.precision):
         what, remedy = f"recorded in {source.precision}, not {precision}", "leave --precision out, or use --model alone"
@@ -99,13 +99,15 @@ def _scale_by_operators(
     (forward, backward), (forward_there, backward_there) = (
         roofline_s((shape.forward, shape.backward), gpu, source.precision) for gpu in (here, there)
     )
+    # A gradient's work is that of the operators since the gradient before it, so that each segment of backward has a
+    # factor of its own: early layers may be bound by memory where late ones are bound by arithmetic.
     gradients = np.full(len(source.parameters), sum(backward_there) / sum(backward))
-    begun = 0
+    first = 0
     for number, operator in enumerate(shape.backward):
         if operator.gradients:
-            segment = slice(begun, number + 1)
+            segment = slice(first, number + 1)
             gradients[list(operator.gradients)] = sum(backward_there[segment]) / sum(backward[segment])
-            begun = number + 1
+            first = number + 1
     tail = sum(backward_there) / sum(backward)
     factors = Factors(sum(forward_there) / sum(forward), gradients, tail, here.achieved_Bps / there.achieved_Bps)
     return factors, "operator by operator, between gradients", ()
@@ -156,7 +158,12 @@ class Factors:
 
 
 def retimed(workload: Workload, factors: Factors) -> Workload:
-    """Return `workload` with its device's work scaled; the host's stays, and gradients come when both allow."""
+    """Return `workload` with its device's work scaled; the host's stays.
+
+    A recorded completion is the later of two things: the device has done the work since the last completion, or the
+    host has launched it. Scaled is the work alone; the launch, a hook and the lag behind it, stays. So a faster device
+    makes a host-bound step no shorter.
+    """
     use, ready, backward = workload.forward_use_s, workload.gradient_ready_s.copy(), np.empty(workload.iterations)
     for iteration, pace in enumerate(paces(workload)):
         hooks, complete = workload.gradient_hook_s[iteration], 0.0

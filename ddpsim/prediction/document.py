@@ -1,4 +1,8 @@
-"""The `predict` document: read for what validation takes from it, and as the prediction that it was written of."""
+"""The `predict` document: read for what validation takes from it, and as the prediction that it was written of.
+
+`load_prediction` reads a file and checks the keys that validation uses (`PredictionFile`); `read_fields` is the way
+back to a `Prediction`. It is written by `Prediction.document`.
+"""
 
 from __future__ import annotations
 
@@ -167,21 +171,23 @@ class _Figures:
 
 
 def read_fields(document: Mapping[str, Any] | str, run: SimulatedRun | None) -> dict[str, Any]:
-    """Return the fields of the prediction that `document` was written of; without its run, what says that it lacks it.
+    """Return the fields of the prediction that `document` was written of, for `Prediction(**fields)`.
+
+    Without its run, run and plan are stand-ins that raise where one of their attributes is used.
 
     Raises:
         InputError: no predict document, one that lacks something, as of an earlier version, or another job's.
     """
     try:
-        said = json.loads(document) if isinstance(document, str) else document
-        check_prediction(said, "document")
-        read = read_as(_Figures, said, "document", InputError, _AGAIN)
-        if said["memory"] is not None:
-            Memory.from_document(said["memory"])
-        summary = read_as(Summary, said | said["iterations"], "document", InputError, _AGAIN)
+        values = json.loads(document) if isinstance(document, str) else document
+        check_prediction(values, "document")
+        read = read_as(_Figures, values, "document", InputError, _AGAIN)
+        if values["memory"] is not None:
+            Memory.from_document(values["memory"])  # raises now, rather than where the memory is used
+        summary = read_as(Summary, values | values["iterations"], "document", InputError, _AGAIN)
         plan = None if run is None else _restore_plan(read.buckets, read.call, run.workload.parameters)
         if run is not None and plan is not None:
-            _check_job(said, run, plan)
+            _check_job(values, run, plan)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
         wrong = f"lacks {error}" if isinstance(error, KeyError) else "is no prediction"
         raise InputError(f"the document {wrong}", place="document", remedy=_AGAIN) from error
@@ -194,14 +200,14 @@ def read_fields(document: Mapping[str, Any] | str, run: SimulatedRun | None) -> 
         "high_s": read.iteration_high_s,
         "ends": read.ends,
         "hidden_comm_cost_s": read.hidden_comm_cost_s,
-        "read": said,
+        "read": values,
     }
 
 
 _AGAIN = "give what `Prediction.document()` of this version returns, with the job that it was made of, or none"
 
 
-def _check_job(said: Mapping[str, Any], run: SimulatedRun, plan: BucketPlan) -> None:
+def _check_job(values: Mapping[str, Any], run: SimulatedRun, plan: BucketPlan) -> None:
     """Refuse the document of another job.
 
     Raises:
@@ -216,7 +222,7 @@ def _check_job(said: Mapping[str, Any], run: SimulatedRun, plan: BucketPlan) -> 
         "accumulate": options.accumulate,
         "plan_fingerprint": plan.fingerprint(),
     }
-    beside = {
+    provenance = {
         "topology_fingerprint": placement.topology.fingerprint(),
         "seed": options.seed,
         "fidelity": options.fidelity,
@@ -224,7 +230,7 @@ def _check_job(said: Mapping[str, Any], run: SimulatedRun, plan: BucketPlan) -> 
         "order": options.order,
         "drop": dict(options.drop),
     }
-    for document, known in ((said, own), (said["provenance"], beside)):
+    for document, known in ((values, own), (values["provenance"], provenance)):
         for key, value in known.items():
             if document[key] != value:
                 what = f"the document is another job's: its `{key}` is {document[key]!r}, the job's {value!r}"

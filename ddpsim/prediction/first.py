@@ -1,6 +1,7 @@
 """Construction and the first iterations of a predicted job: how long until its steps are as the prediction says.
 
-What DDP's constructor sends before the first iteration: a check that ranks have one model, and rank 0's state.
+Start at `predict_first_iterations`; `construct`, before it, is what DDP's constructor sends before the first iteration:
+a check that ranks have one model, and rank 0's state.
 
 Source: torch 2.13, `torch/distributed/utils.py` (`_verify_param_shape_across_processes`, `_sync_module_states`) and
 c10d's `broadcast_coalesced`: the number of parameters is gathered, their sizes and strides are broadcast, then
@@ -128,7 +129,7 @@ class _Constructor:
         self._to, self._costs = to, setting.costs
 
     def build(self, planned: list[ConstructionMessage]) -> list[int]:
-        """Write all messages: a check is read on the host before the next, of the state two are in flight."""
+        """Write all messages: the host waits for each check before the next; two pieces of the state are in flight."""
         sent: list[int] = []
         flying: deque[tuple[int, ConstructionMessage]] = deque()
         for message in planned:
@@ -235,15 +236,15 @@ class FirstIterations:
     def document(self) -> dict[str, object]:
         """Return the key `first` of the `predict` document."""
         construction = self.construction
-        made = None
+        constructed = None
         if construction is not None:
-            made = {
+            constructed = {
                 "construction_s": construction.seconds,
                 "state_bytes": construction.state_bytes,
                 "messages": [message.document() for message in construction.messages],
             }
         return {
-            "construction": made,
+            "construction": constructed,
             "iterations": [each.document() for each in self.iterations],
             "steady_from": self.steady_from,
             "longer_s": self.longer_s,
@@ -251,7 +252,7 @@ class FirstIterations:
 
 
 def check_first(count: int, options: Options) -> None:
-    """Refuse first iterations that nobody can compare with steady ones.
+    """Refuse first iterations that no steady iteration can be compared with.
 
     Raises:
         InputError: no count, or options under which no two iterations are alike.
@@ -279,12 +280,14 @@ def predict_first_iterations(prediction: Prediction, count: int) -> FirstIterati
         what = f"{prediction.workload.name} has {len(devices)} devices a rank, whose construction is not known"
         raise InputError(what, place="first", remedy="leave it out, or take a step of one device")
     run = prediction.run
-    # Of the last one messages may be in flight, which a period more sees to their end.
+    # Messages of the last iteration may still be in flight at its end: one period more lets them finish.
     periods = math.ceil(count / run.options.period) + 1
     options, total = replace(run.options, order=_order(run.options)), periods * run.options.period
     began = run.under(options, extent=SimulatedIterations(0, total, total))
     iterations = iterations_of(began.graph, began.graph.ranks[0], began.times)[:count]
     plans = began.rank_configs[0].plans.plan
+    # The steady job that these are compared with has the same recorded iterations in the same order and the buckets of
+    # the last one from the start; its warm-up repeats the first iteration's draw (`_shift_draw`).
     shift = WARM_UP * run.options.period
     later = [replace(draw, pace=partial(_shift_draw, draw, shift)) for draw in began.simulated_ranks]
     steady = run_resolved(
@@ -299,13 +302,13 @@ def predict_first_iterations(prediction: Prediction, count: int) -> FirstIterati
     )
     compared = zip(iterations, iterations_of(steady.graph, steady.graph.ranks[0], steady.times)[shift:], strict=False)
     rebuilt = {k for k in range(1, count) if plans(k).groups() != plans(k - 1).groups()}
-    found = [FirstIteration(it, then.iteration_s, len(it.buckets), it.index in rebuilt) for it, then in compared]
-    ours = scheme_named(run.options.scheme).runner == "ddpexec"
-    return FirstIterations(construct(began) if ours else None, tuple(found))
+    first = [FirstIteration(it, then.iteration_s, len(it.buckets), it.index in rebuilt) for it, then in compared]
+    constructed_here = scheme_named(run.options.scheme).runner == "ddpexec"
+    return FirstIterations(construct(began) if constructed_here else None, tuple(first))
 
 
 def _order(options: Options) -> str | None:
-    """Return when buckets are rebuilt: as was asked, or as torch does where its own assignment is in force."""
+    """Return when buckets are rebuilt: by `--order`, else once, as torch does, where torch assigns the buckets."""
     fixed = options.plan is not None or options.scheduled or options.assignment_in_force != "rebuilt"
     return options.order if options.order is not None or fixed else "once"
 

@@ -98,31 +98,36 @@ class Memory:
             device: which of the rank's, where it has several: activations are on each by its share of forward's time.
         """
         sharding = schedule.sharding
+        # What this rank trains, and on which of its devices: a stage has some layers, `held_by` some of those.
         trained = {index for bucket in plan.buckets for index in bucket.parameters}
         here = held_by(workload, device)
         chosen = [p for index, p in enumerate(workload.parameters) if index in trained and index in here.parameters]
         gradients = _shard(sum(p.size_bytes for p in chosen), sharding.gradients)
-        held = sum(workload.parameters[i].size_bytes for i in here.parameters) + here.frozen_bytes
-        parameters = _shard(held, sharding.parameters)
+        whole = sum(workload.parameters[i].size_bytes for i in here.parameters) + here.frozen_bytes
+        parameters = _shard(whole, sharding.parameters)
         kind = workload.optimizer_kind or "momentum"
         updated = [_MASTER_BYTES * p.numel if sharding.master else p.size_bytes for p in chosen]
         # An optimizer keeps so many tensors of a parameter's size; an unknown one as many as Adam.
         names = (name.partition("+")[0].partition("-")[0] for name in kind.split(","))
         tensors = max(STATES.get(name, 2) for name in names) + (1 if sharding.master else 0)
-        elsewhere = schedule.update == "elsewhere"
+        elsewhere = schedule.update == "elsewhere"  # a parameter server has the optimizer
         state = 0 if elsewhere else _shard(tensors * sum(updated), sharding.optimizer)
         temporary = 0 if elsewhere else _shard(_temporary_bytes(kind, updated), sharding.optimizer)
         host = 0
         if sharding.offload is not None:
+            # FSDP2's offload: parameters, gradients and the update are on the host; gathered copies stay here.
             host = parameters + gradients + state
             parameters = gradients = state = temporary = 0
         parameters += sum(buffer.size_bytes for buffer in here.buffers)
-        own = sharding.staging_bytes is None
+        # A scheme that stages gradients in buffers of its own has no DDP buckets.
+        has_buckets = sharding.staging_bytes is None
         bucketed = sum(b.size_bytes for b in plan.buckets if here.parameters.issuperset(b.parameters))
-        buckets = 0 if job.gradient_as_bucket_view or not own else bucketed
-        kept = gradients if (job.gradient_as_bucket_view and own) or job.accumulate > 1 else 0
+        buckets = 0 if job.gradient_as_bucket_view or not has_buckets else bucketed
+        # Gradients outlive `zero_grad()` where they are views of their bucket or are accumulated.
+        lasting = gradients if (job.gradient_as_bucket_view and has_buckets) or job.accumulate > 1 else 0
         gathered = sharding.gathered_bytes + (sharding.staging_bytes or 0)
-        in_backward = kept + gathered + (here.activations_bytes or 0)
+        # The peak is where backward begins or in the optimizer; see the top of this file.
+        in_backward = lasting + gathered + (here.activations_bytes or 0)
         in_optimizer = gradients + temporary
         resident = parameters + state + buckets + sharding.kept_bytes
         return cls(
@@ -135,7 +140,7 @@ class Memory:
             None if capacity_bytes is None else int(capacity_bytes),
             workload.batch_size,
             gathered,
-            resident + kept,
+            resident + lasting,
             host,
         )
 
@@ -150,6 +155,8 @@ class Memory:
         """Whether the device holds it with the slack of its allocator; None where that cannot be told."""
         if self.capacity_bytes is None:
             return None
+        # Between the two ends of the slack it may or may not fit; without activations more is needed than is counted,
+        # so that only "does not fit" can be said.
         if self._needed(1 + SLACK[1]) <= self.capacity_bytes:
             return None if self.activations_bytes is None else True
         return False if self._needed(1 + SLACK[0]) > self.capacity_bytes else None

@@ -1,4 +1,9 @@
-"""`ddpsim.predict`: one job or many, as people name them."""
+"""`ddpsim.predict`: one job or many, by names, paths or objects. The first file of a prediction's path.
+
+`take_names` (`arguments.py`) has loaded what was given as a name before `predict` below begins. What it does is to tell
+one job from many: one goes to `predict.py`, which names the files after it; many go to `answers.py`, which predicts
+each once, here or on workers, and comes to the same `predict.py`.
+"""
 
 from __future__ import annotations
 
@@ -73,21 +78,23 @@ def predict(
         gpus_per_node: ranks on the first so many GPUs of each node; None is all.
         options: of the job, bucket caps among them.
         calibration: measured constants; None is the documented priors.
-        band: whether to tell the 80 % band and the doubts that it comes from. Without, a prediction takes half as
+        band: whether to find the 80 % band and the doubts that it comes from. Without, a prediction takes half as
             long, and `low_s` and `high_s` are those of the simulated iterations alone.
-        executor: of several jobs, who predicts them: processes on one machine, or a cluster's; None is here, one by
-            one. The predictions are the same.
+        executor: of several jobs, where they are predicted: processes on one machine, or a cluster's; None is here, one
+            by one. The predictions are the same.
         cache: of several jobs, a file in which each prediction is kept, and found again.
         progress: called with iterations done and in all; of several jobs, with predictions done and in all.
 
     Raises:
         InputError: what cannot be, with the value, its place and the remedy.
     """
+    # A job or several: whole already, so that nothing more of a job may be given with them.
     if isinstance(workload, Job | Sequence) and not isinstance(workload, str):
         if (topology, nodes, gpus_per_node, options, calibration) != (None,) * 5:
             remedy = "change the job, e.g. `dataclasses.replace(job, nodes=4)`"
             raise InputError("a `Job` is given, and more of a job beside it", place="workload", remedy=remedy)
         if not isinstance(workload, Job):
+            # Next: answers.py.
             with computing(executor, cache, progress) as compute:
                 return compute(partial(Answers.predict, band=band), list(on_own_gpus(workload)), name_job)
     if (executor, cache) != (None, None):
@@ -97,5 +104,6 @@ def predict(
         if topology is None:
             raise InputError("no machine is given", place="topology", remedy=MACHINE)
         workload = Job(workload, topology, nodes, gpus_per_node, options, calibration)  # type: ignore[arg-type]
+    # The workload at the pace of the machine's own GPU (models.py); then predict.py.
     [job] = on_own_gpus([workload])
     return simulated.predict(job, band=band, progress=progress)

@@ -1,4 +1,4 @@
-"""What a prediction wants said beside its figures: whose pace is kept, what was assumed, what does not fit."""
+"""Notes of a prediction: whose pace its workload has, what was assumed, what does not fit, what is not simulated."""
 
 from __future__ import annotations
 

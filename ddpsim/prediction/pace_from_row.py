@@ -44,7 +44,8 @@ def anchor_to_row(
 ) -> Workload:
     """Return `workload` at the pace at which its prediction is `row`'s step, by bisection over predictions.
 
-    It is put on the GPU of the row's machine first, as whoever predicts it there puts it.
+    The predicted step grows with the factor on the device's time, so that there is one such pace at most. It is put on
+    the GPU of the row's machine first, as a prediction there does.
 
     The optimizer keeps its time where the estimate named it. `row_floor_share` of the provenance is what part of the
     step would be left with hardly any computation: where that is most of it, the pace is no surer than the collectives.
@@ -60,6 +61,7 @@ def anchor_to_row(
     def predicted_s(factor: float) -> float:
         paced = scale_device_time(workload, factor)
         job = Job(paced, row.topology, row.nodes, row.gpus_per_node, options or Options(), calibration)
+        # One rank's period without DDP is not needed, and 0 saves its simulation.
         return predict(job, local_s=0.0, band=False).step_s[0]
 
     least_s, most_s = predicted_s(_LEAST), predicted_s(_MOST)
@@ -68,18 +70,19 @@ def anchor_to_row(
         bound = f"it takes {format_time(least_s)} with hardly any computation, {format_time(most_s)} at {_MOST:g} times"
         remedy = "check the time, its unit, the ranks and the buckets; or calibrate the collectives"
         raise WorkloadError(f"{what}: {bound}", place=workload.name, remedy=remedy)
+    # Invariant: at `low` the step is shorter than the row's, at `high` it is not. Geometric, for it is a factor.
     low, high = _LEAST, _MOST
     while high / low > 1 + _PRECISION:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if predicted_s(middle) < row.step_s else (low, middle)
     factor = (low * high) ** 0.5
-    found = scale_device_time(workload, factor)
-    ranks = Job(found, row.topology, row.nodes, row.gpus_per_node).placement.world_size
+    paced = scale_device_time(workload, factor)
+    ranks = Job(paced, row.topology, row.nodes, row.gpus_per_node).placement.world_size
     where = f"{format_time(row.step_s)} on {row.topology.name}, {ranks} ranks"
     return replace(
-        found,
+        paced,
         provenance={
-            **found.provenance,
+            **paced.provenance,
             "scaled_to": f"{where}: {row.source}",
             "row_scale": round(factor, 4),
             "row_floor_share": round(least_s / row.step_s, 4),
@@ -107,5 +110,6 @@ def scale_device_time(workload: Workload, factor: float) -> Workload:
             gradient_ready_s=workload.gradient_ready_s * factor,
             forward_use_s=use and use.scale(factor, factor),
         )
+    # An optimizer that the estimate priced by name has its own time already.
     update = 1.0 if "optimizer" in workload.provenance else factor
     return retimed(workload, Factors(factor, np.full(len(workload.parameters), factor), factor, update))

@@ -21,7 +21,7 @@ class Sensitivity:
     Attributes:
         resource: computation, the host, latency, or links of a kind: a rate that much higher, a time that much shorter.
         saved_s: of the iteration; below 0 where the step takes longer.
-        retimed: whether it was told from the graph of the run rather than simulated.
+        retimed: whether it was found by retiming the run's graph rather than by a simulation.
     """
 
     resource: str
@@ -30,9 +30,9 @@ class Sensitivity:
 
     @classmethod
     def read(cls, document: Mapping[str, object]) -> tuple[Sensitivity, ...]:
-        """Return those that a checked predict document tells, the most first."""
-        told = list_mappings(document.get("sensitivities"))
-        return tuple(cls(each["resource"], each["saved_s"], each.get("retimed", False)) for each in told)
+        """Return those of a checked predict document, the most first."""
+        entries = list_mappings(document.get("sensitivities"))
+        return tuple(cls(each["resource"], each["saved_s"], each.get("retimed", False)) for each in entries)
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""
@@ -54,29 +54,31 @@ class CriticalPath:
     @classmethod
     def of(cls, trace: Trace, iteration_s: float) -> CriticalPath:
         """Return the path of an iteration of `iteration_s`, in the mean over those of a simulated trace."""
-        found: dict[str, float] = {}
+        by_cause: dict[str, float] = {}
         for span in trace.path:
-            found[span.cause] = found.get(span.cause, 0.0) + span.end_s - span.start_s
-        whole = sum(found.values())
+            by_cause[span.cause] = by_cause.get(span.cause, 0.0) + span.end_s - span.start_s
+        # The path crosses all simulated iterations; scaled, its causes sum to one.
+        whole = sum(by_cause.values())
         scale = iteration_s / whole if whole else 0.0
-        order = sorted(found, key=lambda name: (-found[name], name))
-        # Ranks that go their own ways end at moments of their own: the last iteration is that which the path ends with.
+        order = sorted(by_cause, key=lambda name: (-by_cause[name], name))
+        # Ranks of asynchronous schemes end at moments of their own: the last iteration is that which the path ends
+        # with.
         last = min(
             trace.iterations, key=lambda iteration: (abs(iteration.end_s - trace.path[-1].end_s), iteration.rank)
         )
-        return cls({name: scale * found[name] for name in order}, trace.path_of(last))
+        return cls({name: scale * by_cause[name] for name in order}, trace.path_of(last))
 
     @classmethod
     def read(cls, document: Mapping[str, object]) -> CriticalPath | None:
-        """Return the path that a checked predict document tells; None where it tells none."""
+        """Return the path of a checked predict document; None where it has none."""
         causes, listed = (list_mappings(document.get(key)) for key in ("critical_path", "critical_path_spans"))
-        found = {str(each["cause"]): float(each["seconds"]) for each in causes}
+        seconds = {str(each["cause"]): float(each["seconds"]) for each in causes}
         names = ("stream", "cause", "start_s", "end_s")
         spans = [PathSpan(**{name: each[name] for name in names}) for each in listed]
-        return cls(found, spans) if found else None
+        return cls(seconds, spans) if seconds else None
 
     def entries(self) -> dict[str, object]:
-        """Return what documents say of it: `critical_path`, `critical_path_spans`."""
+        """Return its keys of a document: `critical_path`, `critical_path_spans`."""
         return {
             "critical_path": self.document(),
             "critical_path_spans": [asdict(span) for span in self.spans],
@@ -94,29 +96,31 @@ class CriticalPath:
         return break_line(f"{lead}critical path of the step: {', '.join(shares)}")
 
 
-def format_helps_most(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1, where: str = "") -> list[str]:
+def format_helps_most(
+    sensitivities: Sequence[Sensitivity], iteration_s: float, steps: int = 1, where: str = ""
+) -> list[str]:
     """Return the table of what would help most, as lines; none where nothing would.
 
     Args:
-        found: the most first.
+        sensitivities: the most first.
         iteration_s: that they are saved of.
         steps: iterations of a step of the optimizer, which times are printed of.
         where: under which condition, if any.
     """
-    shown = sensitivity_table(found, iteration_s, steps)
+    shown = sensitivity_table(sensitivities, iteration_s, steps)
     title = f"what would help most: time saved per step by each resource being one per cent faster{where}:"
     return [title, *shown.text("  ").splitlines()] if shown.rows else []
 
 
-def sensitivity_table(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1) -> ResultTable:
+def sensitivity_table(sensitivities: Sequence[Sensitivity], iteration_s: float, steps: int = 1) -> ResultTable:
     """Return what one per cent more of each resource saves, of those that matter, the most first.
 
     Args:
-        found, iteration_s, steps: as those of `helps_most`.
+        sensitivities, iteration_s, steps: as those of `format_helps_most`.
     """
     rows = (
         (each.resource, format_time(steps * each.saved_s), f"{100 * each.saved_s / iteration_s:.2f} %")
-        for each in found
+        for each in sensitivities
         if each.saved_s >= _MATTERS * iteration_s
     )
     return ResultTable(("resource", "saves", "of the step"), tuple(rows))

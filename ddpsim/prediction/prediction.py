@@ -1,4 +1,9 @@
-"""What a prediction is: the simulated trace, its summary, and what the same step takes without DDP."""
+"""What a prediction is: the simulated trace, its summary, its band, and what the same step takes without DDP.
+
+`predict.py` makes it, and its document is written here (`document`, `step_document`) and read in `document.py`. A
+prediction that was read has the same properties: a `Figure` is computed, or taken from the document in `read`. Start at
+the fields of `Prediction`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +47,7 @@ PARTS, BUCKETS = "Parts of the step", "Buckets"
 """Titles of a prediction's tables."""
 
 _REMARKS = ("servers",)
-"""Keys of what is measured in a run beside times."""
+"""Keys of what is measured in a run other than times."""
 _OF_ONE = (
     "rank_steps_s", *_REMARKS, "iterations", "ends", "buckets", "plan", "notes", "transports", "provenance",
 )  # fmt: skip
@@ -55,7 +60,7 @@ Value = TypeVar("Value")
 
 
 class Figure(Generic[Value]):
-    """A property of a prediction that is a key of its document: of one that was read, what it says there."""
+    """A property of a prediction that is also a key of its document; of a prediction that was read it is that value."""
 
     def __init__(self, compute: Callable[[Any], Value]) -> None:
         self._compute, self.__doc__ = compute, compute.__doc__
@@ -69,13 +74,13 @@ class Figure(Generic[Value]):
             return self
         if prediction.read is None:
             return self._compute(prediction)
-        found: Value = prediction.read[self._key]
-        return found
+        value: Value = prediction.read[self._key]
+        return value
 
 
 @dataclass(frozen=True, slots=True)
 class AlternativeStep:
-    """A step under other assumptions, and whether it was told from the graph of the run rather than simulated."""
+    """A step under other assumptions, and whether it was retimed from the graph of the run rather than simulated."""
 
     iteration_s: float
     retimed: bool
@@ -132,32 +137,32 @@ class Prediction:
 
     @classmethod
     def of_run(cls, document: Mapping[str, Any] | str, run: SimulatedRun | None) -> Prediction:
-        """Return the same of its run, which is not simulated."""
+        """Return the prediction of which `document` is the JSON, with its run, which is not simulated."""
         from ddpsim.prediction.document import read_fields
 
         return cls(**read_fields(document, run))
 
     def __repr__(self) -> str:
-        said = self.step_document()
-        return f"<Prediction: {said['workload']} on {said['nodes']} x {said['topology']}, {self.step_text}>"
+        step = self.step_document()
+        return f"<Prediction: {step['workload']} on {step['nodes']} x {step['topology']}, {self.step_text}>"
 
     @property
     def step_text(self) -> str:
         """The optimizer's step in few words: `821.2 ms a step (8 micro-batches of 102.7 ms)`."""
-        count, said = self.accumulate, f"{self.step_s[0] * 1e3:.4g} ms a step"
+        count, time = self.accumulate, f"{self.step_s[0] * 1e3:.4g} ms a step"
         if count > 1:
-            return f"{said} ({count} micro-batches of {self.iteration_s * 1e3:.4g} ms)"
+            return f"{time} ({count} micro-batches of {self.iteration_s * 1e3:.4g} ms)"
         passes = self._parts_document().get("pipeline", {}).get("micro_batches", 1)
-        return said if passes == 1 else f"{said} ({passes} micro-batches in a pipeline)"
+        return time if passes == 1 else f"{time} ({passes} micro-batches in a pipeline)"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step with its band, and what it comes to."""
         from ddpsim.common.markup import summary_card
 
-        count, said = self.accumulate, self.step_document()
+        count, step = self.accumulate, self.step_document()
         each = {} if count == 1 else {"micro-batch": f"{format_time(self.iteration_s)}, {count} a step"}
         return summary_card(
-            f"{said['workload']} on {format_count(self.nodes, 'node')} of {said['topology']}",
+            f"{step['workload']} on {format_count(self.nodes, 'node')} of {step['topology']}",
             {
                 "step": "{} ({} to {})".format(*map(format_time, self.step_s)),
                 **each,
@@ -255,7 +260,7 @@ class Prediction:
 
     @Figure
     def scaling_efficiency(self) -> float:
-        """Share of one rank's speed without DDP that each rank keeps; the mean of ranks that go each their own way."""
+        """Share of one rank's speed without DDP that each rank keeps; of an asynchronous scheme the mean over ranks."""
         steps = self.rank_steps_s
         return self.local_s / self.iteration_s if steps is None else fmean(self.local_s / s for s in steps.values())
 
@@ -289,10 +294,11 @@ class Prediction:
 
     @property
     def remarks(self) -> dict[str, dict[str, float]]:
-        """What else was measured in the run, by name: how stale gradients were where ranks go on without each other."""
+        """What else the run measured, by name: how stale gradients were, of an asynchronous scheme."""
         if self.read is not None:
             return {name: self.read[name] for name in _REMARKS if name in self.read}
-        # Of a prediction made elsewhere the run would be made again.
+        # `ranks_meet` is asked first: a prediction that a worker made has no run here, which would be simulated for
+        # this.
         apart = None if self.options.ranks_meet else self.run.short().shared.apart
         return {} if apart is None else apart.remarks()
 
@@ -324,8 +330,8 @@ class Prediction:
         """Devices whose pace the workload does not keep, of nodes without a workload of their own."""
         classes = (each.template for each in self.placement.classes)
         models = dict.fromkeys(template.gpus[0].model for template in classes if template.workload is None)
-        kept = {kind_of(self.workload.device).lower(), *(("cpu",) if self.workload.timed else ())}
-        return [model for model in models if kind_of(model).lower() not in kept]
+        own = {kind_of(self.workload.device).lower(), *(("cpu",) if self.workload.timed else ())}
+        return [model for model in models if kind_of(model).lower() not in own]
 
     @property
     def pace_kept(self) -> bool:
@@ -334,7 +340,7 @@ class Prediction:
 
     @property
     def assumed(self) -> dict[str, float]:
-        """The constants that stand for figures of a GPU that nobody gave."""
+        """The constants that stand in for unknown figures of a GPU."""
         unknown = gpu_of(self.workload.gpu, self.workload.provenance) is None and not self.workload.one_clock
         if not unknown or self.are_measured("copy_Bps") or self.placement.world_size == 1:
             return {}
@@ -346,16 +352,16 @@ class Prediction:
         """What a rank needs of its GPU's memory; None on a CPU, whose memory is not judged."""
         if self.read is None:
             return self.run.memory(self.plan)
-        return None if (said := self.read["memory"]) is None else Memory.from_document(said)
+        return None if (memory := self.read["memory"]) is None else Memory.from_document(memory)
 
     @property
     def transports(self) -> ChosenPaths | None:
-        """What NCCL moves bytes by, and what other choices would give; None where it moves none."""
+        """The paths that NCCL chose, and what other choices would give; None where it moves no bytes."""
         return paths_taken(self.placement, self.calibration) if self._moved_by_nccl else None
 
     @property
     def transport_advice(self) -> tuple[str, ...]:
-        """What the machine's file leaves open of what NCCL moves bytes by."""
+        """What the machine's file leaves open about NCCL's paths."""
         return paths_advice(self.placement, self.calibration) if self._moved_by_nccl else ()
 
     @property
@@ -364,7 +370,7 @@ class Prediction:
 
     @property
     def codec_notes(self) -> tuple[str, ...]:
-        """What is to be said of its compression beside the figures."""
+        """Notes on its compression."""
         sent = sum(self.wire_bytes(bucket.parameters) for bucket in self.plan.buckets)
         return tuple(codec_notes(self.options.codec.name, self.summary.world_size, self.plan.size_bytes, sent))
 
@@ -406,7 +412,7 @@ class Prediction:
         return [flat(self.document())]
 
     def step_document(self) -> dict[str, object]:
-        """Return what every document says of a step: where it runs, its times, parts, rates and memory."""
+        """Return the keys of a step that every document has: where it runs, its times, parts, rates and memory."""
         if self.read is not None:
             return {key: value for key, value in self.read.items() if key not in _OF_ONE}
         s = self.summary
@@ -442,7 +448,7 @@ class Prediction:
         }
 
     def _parts_document(self) -> dict[str, Any]:
-        """Return what is said of ranks that share layers or experts; nothing where none do."""
+        """Return the keys on stages, or on ranks that share layers or experts; none where there are neither."""
         if self.read is not None:
             return self.step_document()
         tensor, experts, cut = self.workload.tensor, self.workload.experts, self.options.cut
@@ -474,16 +480,16 @@ class Prediction:
 
     def document(self) -> dict[str, object]:
         """Return the `predict` document; the units are in its keys."""
-        found = self.kept_document()
-        if "transports" not in found:
-            taken = self.transports if isinstance(self.run, SimulatedRun) else None
-            found["transports"] = None if taken is None else taken.document()
-        return found
+        document = self.kept_document()
+        if "transports" not in document:
+            paths = self.transports if isinstance(self.run, SimulatedRun) else None
+            document["transports"] = None if paths is None else paths.document()
+        return document
 
     def kept_document(self) -> dict[str, object]:
-        """Return the `predict` document, without `transports` where nobody has asked for them.
+        """Return the `predict` document as answers are cached, without `transports` unless it was read with them.
 
-        To price what else NCCL could have moved bytes by takes longer than the rest of the document.
+        To price the paths that NCCL did not choose takes longer than the rest of the document.
         """
         if self.read is not None:
             return dict(self.read)

@@ -1,4 +1,9 @@
-"""The simulation that a prediction rests on: what is replayed, where, and for how many iterations."""
+"""The simulation that a prediction rests on: what is replayed, where, and for how many iterations.
+
+Start at `SimulatedRun.of`, which makes it of a job, and `SimulatedRun.short`, whose iterations the prediction is of.
+The period is the question, not the trace: `shorten_run` cuts the run to the iterations that tell it, and `is_settled`
+says whether they did. What a run is, from ranks to events, is the room `ddpsim.simulation` (`run_job` there).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
     from ddpsim.simulation.retiming.dependencies import Dependencies
 
 LONGEST, _OF_LONGER = 128, 8
-"""Micro-batches of a step that are all simulated for its period, and how many of them where there are more."""
+"""A step of up to `LONGEST` micro-batches is simulated whole; of a longer one `_OF_LONGER`, where they are alike."""
 
 _SETTLED = 2
 """Iterations after which those that are all alike mostly repeat: the host's lead over the device settles in two."""
@@ -42,16 +47,16 @@ SAME = 1e-9
 
 @dataclass(slots=True)
 class SimulatedRun:
-    """The runs of a job: a short one that tells the period, and a whole one where its trace is asked for.
+    """The runs of a job: a short one whose period is the prediction's, and a whole one for its trace.
 
-    Either is simulated when it is first asked for, and kept; neither is pickled, for it would be the same made again.
+    Each is simulated when first needed, and cached. Neither is pickled: a run is deterministic, and can be made again.
 
     Attributes:
         workload: as the machine's nodes replay it.
         placement: the ranks that take part, and where.
-        options: as they were asked for.
+        options: of the job, with the backend in force.
         calibration: constants in force; None is the priors.
-        order: of the nodes of `short`, where `ddpsim.prediction.periods` has found it.
+        order: dependencies of the nodes of `short`, cached by `ddpsim.prediction.periods`.
     """
 
     workload: Workload
@@ -81,7 +86,7 @@ class SimulatedRun:
         topology, options = job.topology, job.options
         placement, replayed = job.placement, replay_on(topology, job.workload, options)
         if (other := options.beside) is not None:
-            # It has the pace of the machine's GPUs, as any workload has.
+            # The other job is put on the machine's GPUs too.
             own = Options(backend=other.job.backend)
             paced = replay_on(topology, Model.of(other.workload, own).on(topology, options=own), own)
             options = replace(options, beside=replace(other, workload=paced))
@@ -91,11 +96,11 @@ class SimulatedRun:
     def batches(self) -> tuple[int, ...]:
         """Samples of an iteration by rank that trains, the first ranks: a batch of its node's own workload."""
         if self._batches is None:
-            per_node, found, replayed = self.placement.gpus_per_node, dict[int, int](), self.workloads
+            per_node, by_node, replayed = self.placement.gpus_per_node, dict[int, int](), self.workloads
             for each in self.placement.classes:
-                found |= dict.fromkeys(each.node_indices, replayed[each.template.workload].batch_size)
+                by_node |= dict.fromkeys(each.node_indices, replayed[each.template.workload].batch_size)
             trainers = scheme_named(self.options.scheme).trainers(self.placement.world_size, per_node)
-            self._batches = tuple(found[rank // per_node] for rank in range(trainers))
+            self._batches = tuple(by_node[rank // per_node] for rank in range(trainers))
         return self._batches
 
     def short(self, progress: Progress | None = None) -> JobRun:
@@ -114,7 +119,7 @@ class SimulatedRun:
             else:
                 options, extent = shorten_run(self.options, self.workload)
                 ran = self.under(options, extent=extent, progress=progress)
-            # What has not settled is run as long as a trace is: whoever asks is told the same period.
+            # What has not settled is run as long as its trace is, so that the two have one period.
             self._ran = ran if is_settled(ran) else self.under(self.options, progress=progress)
         return self._ran
 
@@ -133,14 +138,19 @@ class SimulatedRun:
     def with_buckets(self, caps: BucketCaps, plan: BucketPlan | None = None) -> SimulatedRun:
         """Return the run of the same job with other buckets.
 
-        It uses what `resolve` found for this one, but for what depends on buckets.
+        It shares what `resolve` found for this one, but for what depends on buckets, and the periods of buckets that
+        were simulated.
         """
         other = replace(self, options=replace(self.options, caps=caps, plan=plan))
+        # All are made from the first run, whose job was resolved in full.
         other._same_job, other._periods = self._same_job or self, self._periods
         return other
 
     def plan_and_period(self, progress: Progress | None = None) -> tuple[BucketPlan, float]:
-        """Return its buckets and its period in seconds; of runs of one job with the same buckets one is simulated."""
+        """Return its buckets and its period in seconds.
+
+        Different caps often make the same buckets: of those runs of one job one is simulated.
+        """
         if (resolved := self._resolve_from_same_job()) is None:
             ran = self.short(progress)
             return plan_of(ran), simulated_period_s(ran)
@@ -159,7 +169,7 @@ class SimulatedRun:
         return None if other is None else with_buckets(other, self.options.caps, self.options.plan)
 
     def schedule(self) -> Schedule:
-        """Return what rank 0 sends in the first iteration. Nothing is simulated for it.
+        """Return what rank 0 sends in the first iteration; found without a simulation.
 
         Raises:
             PlanError: a schedule that cannot be carried out.
@@ -175,8 +185,7 @@ class SimulatedRun:
         return schedule_of(options, part.workload, plan, self.placement, backend, self.calibration)
 
     def memory(self, plan: BucketPlan | None = None) -> Memory | None:
-        """Return what a rank needs of its GPU's memory, of several that which needs most; None on a CPU, which is not
-        judged.
+        """Return what the rank that needs most needs of its GPU's memory; None on a CPU, which is not judged.
 
         Args:
             plan: buckets in force; None is those of the options.
@@ -214,7 +223,7 @@ class SimulatedRun:
         """Return another run of the same ranks, with other options or under other assumptions.
 
         Args:
-            assumed: what links, transport, host and DDP's own work take; None is what is in force.
+            assumed: factors on what links, transport, host and DDP's own work cost; None leaves all as they are.
             extent, progress: as those of `run_job`.
         """
         assumed = assumed or Assumptions(self.calibration)
@@ -225,18 +234,18 @@ class SimulatedRun:
         """What its ranks replay."""
         topology = self.placement.topology
         named = sorted({c.template.workload for c in self.placement.classes if c.template.workload is not None})
-        found: dict[str | None, Workload] = {None: self.workload}
-        return found | {name: replay_on(topology, load_workload(name), self.options) for name in named}
+        workloads: dict[str | None, Workload] = {None: self.workload}
+        return workloads | {name: replay_on(topology, load_workload(name), self.options) for name in named}
 
 
 def simulated_period_s(ran: JobRun, extent: SimulatedIterations | None = None) -> float:
-    """Return the period that a run tells in seconds, by the iterations of `extent`; None is by those that count."""
+    """Return the period of a run in seconds over the iterations of `extent`; None are those that the run counts."""
     end = ran.times.end
     return float(period_of(ran, extent or ran.extent, lambda node: np.array(end[node])))
 
 
 def is_settled(ran: JobRun) -> bool:
-    """Whether the period that counts is as long as the one before it; of several that count nothing is asked."""
+    """Whether the one period that counts is as long as the one before it; a mean of several counts as settled."""
     extent, period = ran.extent, ran.job.options.period
     if extent.repeats or extent.end - extent.begin > period:
         return True
@@ -245,13 +254,14 @@ def is_settled(ran: JobRun) -> bool:
 
 
 def shorten_run(options: Options, workload: Workload) -> tuple[Options, SimulatedIterations | None]:
-    """Return options and iterations that tell the period alone; None are all.
+    """Return options and the fewest iterations from which the period is known; None stands for all iterations.
 
-    Of iterations that are all alike it is one, once settled. Where batches are loaded ahead, it takes as long as it
-    takes until none is left of those loaded before the first.
+    Of iterations that are all alike one period is enough, once the run has settled. Where a loader works ahead, the
+    batches that it loaded before the first iteration must be used up first, and all iterations are simulated.
     """
     brief, repeats = leave_out_repeated(options, workload)
     if _are_alike(options, workload):
+        # Nothing is drawn, so that every settled iteration repeats the last: one counts.
         return brief, SimulatedIterations.of(brief, 1, _SETTLED, repeats)
     if repeats:
         return brief, SimulatedIterations.of(brief, options.iterations_of(workload), repeats=repeats)
@@ -259,18 +269,20 @@ def shorten_run(options: Options, workload: Workload) -> tuple[Options, Simulate
 
 
 def leave_out_repeated(options: Options, workload: Workload) -> tuple[Options, int]:
-    """Return options of a step of fewer micro-batches, and for how many more the last but one of those stands.
+    """Return options of a step of fewer micro-batches, and how many were left out.
 
-    Between the first and the last of many, all of which are alike, each takes as long.
+    The first micro-batch follows an optimizer's step and the last reduces gradients; those between are alike, so that
+    the last but one of the shorter step stands for each that was left out.
     """
-    more = options.accumulate - _OF_LONGER
+    left_out = options.accumulate - _OF_LONGER
     one = replace(options, iterations=None)
     if options.accumulate <= LONGEST or options.period != options.accumulate or not _are_alike(one, workload):
         return options, 0
-    return replace(options, accumulate=_OF_LONGER), more
+    return replace(options, accumulate=_OF_LONGER), left_out
 
 
 def _are_alike(options: Options, workload: Workload) -> bool:
+    """Whether all iterations are: nothing is drawn or recorded several times, rebuilt, or loaded ahead."""
     ahead = options.input_stage != "none"
     return options.iterations is None and options.order is None and options.iterations_of(workload) == 2 and not ahead
 

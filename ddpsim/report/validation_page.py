@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ddpsim.common.tables import ResultTable
 from ddpsim.common.units import format_time
-from ddpsim.planning.validation_result import BUCKETS, TERMS, Validation
+from ddpsim.planning.validate import BUCKETS, TERMS, Validation
 from ddpsim.prediction.document import accumulated, flat
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.charts.kinds import measured_chart

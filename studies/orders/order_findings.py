@@ -16,7 +16,7 @@ from typing import Any
 
 from ddpsim.common import shipped
 from ddpsim.common.files import json_text, write_whole
-from ddpsim.planning.orderbench import Bench, BenchMachine, bench
+from ddpsim.planning.order_bench import Bench, BenchMachine, bench
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job

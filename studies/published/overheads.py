@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
-from ddpsim.prediction.otherwise import predict_other_reach
+from ddpsim.prediction.conditional_step import predict_other_reach
 from studies.published.gpu_page import overhead_error, sweeps
 from studies.published.gpu_steps import Judged, judge
 from studies.published.gpu_systems import System, cases, systems

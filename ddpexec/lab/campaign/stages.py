@@ -37,8 +37,15 @@ from ddpsim.common.options.arguments import format_arguments
 from ddpsim.common.options.option import option_values
 from ddpsim.common.other_work import OtherWork
 from ddpsim.common.parent import die_with_parent
-from ddpsim.planning.validate import baselines, validate
-from ddpsim.planning.validation_result import BucketError, ComparedQuantity, ComparedRatio, ErrorTerm, Validation
+from ddpsim.planning.validate import (
+    BucketError,
+    ComparedQuantity,
+    ComparedRatio,
+    ErrorTerm,
+    Validation,
+    baselines,
+    validate,
+)
 from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology

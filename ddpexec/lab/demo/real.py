@@ -23,8 +23,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.files import json_text
 from ddpsim.common.tables import Record, table_of
 from ddpsim.common.tables.cells import percent
-from ddpsim.planning.validate import validate
-from ddpsim.planning.validation_result import MOVED, Validation
+from ddpsim.planning.validate import MOVED, Validation, validate
 from ddpsim.prediction.named import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.report.plots import plot_timeline, plot_validation

@@ -1,7 +1,6 @@
 """Measured tables of collectives: nccl-tests text, its `-J` JSON (the microbenchmark writes the same), CSV."""
 
-from ddpsim.calibrating.measured.conditions import Conditions
 from ddpsim.calibrating.measured.reading import parse_table, parse_tables, read_table, read_tables
-from ddpsim.calibrating.measured.table import MeasuredRow, MeasuredTable
+from ddpsim.calibrating.measured.table import Conditions, MeasuredRow, MeasuredTable
 
 __all__ = ["Conditions", "MeasuredRow", "MeasuredTable", "parse_table", "parse_tables", "read_table", "read_tables"]

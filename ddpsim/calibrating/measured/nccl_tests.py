@@ -45,6 +45,8 @@ def parse(lines: Sequence[str], place: str) -> list[MeasuredTable]:
             rows that reduce nothing and name no operation, collectives of several groups at once, a row cut off, or a
             cell that is no number.
     """
+    # One pass over the log: a line may start another program, name the columns, name their units, or be a row of the
+    # program and columns named last. Everything else is another program's output.
     lines = [_without_prefix(line) for line in lines]
     header = {**_header(lines, place), **header_of(lines)}
     columns: Sequence[str] | None = None
@@ -65,12 +67,12 @@ def parse(lines: Sequence[str], place: str) -> list[MeasuredTable]:
             if "(us)" not in line:
                 raise CalibrationError(f"units {line.strip('# ')}", place=where, remedy="times are wanted in (us)")
         elif not line.startswith("#") and _is_row(line.split()) and (stated is not None or refused is None):
-            found, operation = _cells(line.split(), columns, where, stated)
-            rows.setdefault(operation, []).append(found)
+            cells, operation = _cells(line.split(), columns, where, stated)
+            rows.setdefault(operation, []).append(cells)
     if not rows and refused is not None:
         raise refused
     tables = rows or {Operation.ALLREDUCE: []}
-    return [table_of(place, found, header, operation=operation) for operation, found in tables.items()]
+    return [table_of(place, cells, header, operation=operation) for operation, cells in tables.items()]
 
 
 def parse_program(program: str) -> Operation | None:
@@ -171,7 +173,7 @@ def _rates(time_at: int) -> tuple[tuple[int, str], tuple[int, str]]:
 
 
 def _header(lines: Sequence[str], place: str) -> dict[str, str]:
-    """Return what the lines beside the table say: ranks, nodes, NCCL's version, GPUs a process."""
+    """Return what the lines around the table state: ranks, nodes, NCCL's version, GPUs a process, the algorithm."""
     ranks = [int(match[1]) for line in lines if (match := _RANK.match(line))]
     machines = {match[1] for line in lines if line.startswith("#") and (match := _HOST.search(line))}
     groups = {match[1] for line in lines if (match := _GROUP.match(line))}

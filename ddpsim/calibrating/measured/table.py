@@ -2,6 +2,9 @@
 
 Times are out of place, in place where a row has no other; a row whose two columns are far apart was disturbed. Zero
 sizes are left out, a size that occurs again takes the median; `notes` names all three.
+
+Start at `MeasuredTable`, which is what all files become, and `table_of`, which makes it of `Cells`, the rows as a file
+states them. `Conditions` is what its header states of how the collectives were launched.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ class MeasuredTable:
 
     Attributes:
         name: the file's name.
-        ranks, nodes: what its header says, ranks else as its rates tell; None where neither does.
+        ranks, nodes: by its header, ranks else by its rates; None where neither has them.
         header: `key: value` lines or the `config` of a JSON document; `nccl`, `mode` and `algorithm` also where
             nccl-tests prints them otherwise.
         ddp: host costs that a microbenchmark measured beside, by name.
@@ -93,8 +96,48 @@ class MeasuredTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a table's collectives were launched, as its header states it.
+
+    Attributes:
+        version: of NCCL, major * 1000 + minor; None where the header says nothing.
+        algorithm: the one that was forced, or `auto`.
+        gpus_per_process: more than one where one process launched on several GPUs.
+        isolated: whether each collective was measured by itself, on an idle stream, instead of back to back.
+        simple_only: whether NCCL_PROTO was Simple.
+    """
+
+    version: int | None = None
+    algorithm: str = "auto"
+    gpus_per_process: int = 1
+    isolated: bool = False
+    simple_only: bool = False
+
+    @classmethod
+    def of(cls, table: MeasuredTable) -> Conditions:
+        """Return the conditions of `table`."""
+        header = table.header
+        stated = header.get("algorithm", "").lower()
+        forced = next((name for name in ("ring", "tree", "nvls") if stated.startswith(name)), "auto")
+        simple = header.get("proto", "").lower().startswith("simple")
+        return cls(_version(header.get("nccl", "")), forced, _gpus_per_process(header), table.isolated, simple)
+
+
+def _version(text: str) -> int | None:
+    match = re.match(r"(\d{1,9})\.(\d{1,9})(?!\d)", text)
+    return int(match[1]) * 1000 + int(match[2]) if match else None
+
+
+def _gpus_per_process(header: Mapping[str, str]) -> int:
+    for key, pattern in (("command", r"-g (\d{1,9})\b"), ("mode", r"nGpus (\d{1,9})\b")):
+        if match := re.search(pattern, header.get(key, "")):
+            return int(match[1])
+    return 1
+
+
+@dataclass(frozen=True, slots=True)
 class Cells:
-    """Cells are one row as a file states it.
+    """One row as a file states it, not yet checked.
 
     Attributes:
         size, time: with `unit_s` the unit of the time.
@@ -129,16 +172,20 @@ class Cells:
         size, time, algbw, _, other = (self.place + column for column in self.columns)
         in_place_s = None if self.in_place is None else _time(self.in_place, other, self.in_place_unit_s)
         row = MeasuredRow(_size(self.size, size), _time(self.time, time, self.unit_s), self.place, in_place_s)
+        # A rate is size over time: of another order of magnitude, one of the three is in another unit.
         rate = rate_of(self.algbw)
         if rate is not None and rate > 0.1 and row.size_bytes:
-            found = row.size_bytes / row.time_s / 1e9
-            if not 1 / _OTHER_UNIT < found / rate < _OTHER_UNIT:
-                what = f"{self.algbw} GB/s, but {row.size_bytes} B in {self.time} is {found:.3g} GB/s"
+            computed = row.size_bytes / row.time_s / 1e9
+            if not 1 / _OTHER_UNIT < computed / rate < _OTHER_UNIT:
+                what = f"{self.algbw} GB/s, but {row.size_bytes} B in {self.time} is {computed:.3g} GB/s"
                 raise CalibrationError(what, place=algbw, remedy="state every row in the same unit")
         return row
 
     def share(self) -> tuple[float, float] | None:
-        """Return bounds of busbw / algbw (`Operation.sent`) within what time and busbw were rounded to."""
+        """Return bounds of busbw / algbw (`Operation.sent`) that the rounding of time and busbw allows.
+
+        The ratio depends on the rank count alone. None where rounding is over a twentieth, or there is no busbw.
+        """
         busbw, time = rate_of(self.busbw), as_float(self.time)
         far, off = _find_rounding(self.busbw), _find_rounding(self.time)
         if busbw is None or busbw <= 20 * far or time <= 20 * off:
@@ -157,7 +204,7 @@ def table_of(
     ddp: Mapping[str, float] | None = None,
     operation: Operation | None = None,
 ) -> MeasuredTable:
-    """Return the table of some rows; of the header's operation where none is given, else of an allreduce.
+    """Return the table of rows that a file states; None of `operation` takes the header's, else an allreduce.
 
     Raises:
         CalibrationError: no rows, one that is malformed, or rates of another number of ranks or another collective.
@@ -189,8 +236,8 @@ def table_of(
         notes.append(f"{place}: no rank count is stated: {what}")
     else:
         _check_ranks(stated, ranks, operation)
-    name, found = Path(place).name, tuple(merged)
-    return MeasuredTable(name, found, ranks, nodes, dict(header), dict(ddp or {}), tuple(notes), operation)
+    name, rows = Path(place).name, tuple(merged)
+    return MeasuredTable(name, rows, ranks, nodes, dict(header), dict(ddp or {}), tuple(notes), operation)
 
 
 def operation_of(header: Mapping[str, str], place: str) -> Operation | None:
@@ -236,14 +283,18 @@ def as_float(value: object) -> float:
 
 
 def _find_rounding(cell: object) -> float:
-    """Return half the last digit's unit of a decimal number, of a whole one its last digit's that is not 0."""
+    """Return half a unit of the last digit of a printed number; of a whole one, of its last digit that is not 0."""
     whole, point, digits = str(cell).strip().partition("e")[0].partition(".")
     last = -len(digits) if point else len(whole) - len(whole.rstrip("0"))
     return 0.5 * 10.0 ** max(-_MOST_DIGITS, min(last, _MOST_DIGITS))
 
 
 def _ranks_of(stated: Iterable[Cells], operation: Operation) -> int | None:
-    """Return the one rank count with which every row's rates agree; None where there are several, or none."""
+    """Return the one rank count with which every row's rates agree; None where there are several, or none.
+
+    busbw / algbw of an allreduce is 2 (n - 1) / n (nccl-tests' PERFORMANCE.md), so that n = 2 / (2 - ratio). Each row
+    bounds the ratio, and the bounds of all rows together often leave one whole n.
+    """
     bounds = [share for share in (each.share() for each in stated) if share is not None]
     if not bounds or operation.sent(2) == operation.sent(3):
         return None

@@ -1,8 +1,13 @@
 """The doubts of a prediction: which of its causes nobody measured, and what each may do to the run.
 
-How much longer a collective takes where switches hash its few large flows onto the same way to the spine.
+Start at `doubts_of`. It lists, in this order: the device's and the host's computing time (`_pace`); collectives, by the
+machine's own rows or by their family of transports (`_collective`), and two things that only make them longer: GPUs far
+from the NIC that a scheduler hands out (`far_from_nics`), flows that switches hash onto one way to the spine
+(`collisions`); DDP's own costs, measured (`_list_measured_costs`) or at their priors (`_list_unmeasured_costs`); the
+loader.
 
-How much longer a collective takes where a scheduler hands out other GPUs of a node than are taken to be used.
+Doubts are joined in quadrature as independent causes. What one measurement would settle together is therefore one doubt
+here, all its constants moved to the same end at once.
 """
 
 from __future__ import annotations
@@ -82,7 +87,7 @@ def collisions(placement: Placement, sizes: Sequence[int]) -> Band | None:
 
 
 _MATTERS = 1.02
-"""Factor on some collective from which on it matters which GPUs are used: what measured rows repeat to."""
+"""Factor on a collective from which on the choice of GPUs is a doubt: what measured rows repeat to."""
 
 
 def far_from_nics(
@@ -100,8 +105,8 @@ def far_from_nics(
     options = CollectiveOptions(algorithm=algorithm, isolated=False)
     constants = None if calibration is None else replace(calibration, curves=())
     near, far = (make_transport(each, "nccl", constants, options) for each in (placement, others))
-    asked = sorted({max(size, 1) for size in sizes})
-    factors = {size: (1.0, max(far.allreduce_s(size) / near.allreduce_s(size), 1.0)) for size in asked}
+    distinct = sorted({max(size, 1) for size in sizes})
+    factors = {size: (1.0, max(far.allreduce_s(size) / near.allreduce_s(size), 1.0)) for size in distinct}
     return Band(factors) if any(high > _MATTERS for _, high in factors.values()) else None
 
 
@@ -132,18 +137,18 @@ def doubts_of(
         sizes: bytes of its collectives.
     """
     now = Assumptions(calibration)
-    found = list(_pace(workload, now))
+    doubts = list(_pace(workload, now))
     backend = options.backend_for(workload)
     if placement.world_size > 1 and options.comm == "real":
-        found.append(_collective(placement, backend, calibration, options.algorithm, sizes))
-        found += _list_longer(placement, backend, calibration, options.algorithm, sizes)
+        doubts.append(_collective(placement, backend, calibration, options.algorithm, sizes))
+        doubts += _list_longer(placement, backend, calibration, options.algorithm, sizes)
     constants = _constants(backend, calibration)
-    found += _list_measured_costs(constants)
-    found += _list_encoding_doubts(constants, workload, options)
+    doubts += _list_measured_costs(constants)
+    doubts += _list_encoding_doubts(constants, workload, options)
     if options.input_stage != "none":
         low, high = (replace(now, input=math.exp(end)) for end in (INPUT.low, INPUT.high))
-        found.append(Doubt("loading of batches", "time the loader by itself, in this loop", low, high))
-    return found + list(_list_unmeasured_costs(constants, workload, placement, options))
+        doubts.append(Doubt("loading of batches", "time the loader by itself, in this loop", low, high))
+    return doubts + list(_list_unmeasured_costs(constants, workload, placement, options))
 
 
 def pace_of(workload: Workload) -> str:
@@ -153,21 +158,23 @@ def pace_of(workload: Workload) -> str:
     """
     if not workload.estimated:
         return "captured"
-    floor, kept, told = (workload.provenance.get(key) for key in ("row_floor_share", "pace", "scaled_to"))
-    alone = "counted" if TERM_SHARES in workload.provenance else "roofline"
+    floor, factors, scaled_to = (workload.provenance.get(key) for key in ("row_floor_share", "pace", "scaled_to"))
+    unanchored = "counted" if TERM_SHARES in workload.provenance else "roofline"
     if MEASURED_ON in workload.provenance:
         return "carried"
-    if told:
-        mostly_other = isinstance(floor, float) and floor > MOSTLY_COMMUNICATION
-        return alone if mostly_other else "measured" if GIVEN in str(told) else "anchored"
-    return "anchored" if isinstance(kept, Mapping) and dict(kept) != RooflineFactors().document() else alone
+    if scaled_to:
+        mostly_communication = isinstance(floor, float) and floor > MOSTLY_COMMUNICATION
+        return unanchored if mostly_communication else "measured" if GIVEN in str(scaled_to) else "anchored"
+    # Factors other than one on the roofline's terms come from published steps of the same GPU.
+    return "anchored" if isinstance(factors, Mapping) and dict(factors) != RooflineFactors().document() else unanchored
 
 
 def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     """Yield the doubts of the workload itself: its device's time, and its host's where that was estimated.
 
-    Layers that sleep keep their times. A step that was given is known, as well as its measurement repeats: neither
-    device nor host leaves it, and what is open is which of the two fills it.
+    Layers that sleep have exact times, and no doubt. A step that was measured and given is known as well as its
+    measurement repeats. Its device and its host then move together, and the one thing open is which of them sets the
+    step (`_list_fill_doubts`): it decides how much communication the step can hide.
     """
     if workload.timed:
         return
@@ -177,12 +184,16 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
         spread, left = Spread(-math.log1p(repeats), math.log1p(repeats), "the repetitions of the step given"), 1.0
     low, high = (replace(now, compute=math.exp(end)) for end in (spread.low, spread.high))
     if how == "measured" and not workload.one_clock:
+        # The whole step repeats to so much: device and host are scaled alike.
         low, high = (replace(end, host=end.compute) for end in (low, high))
+    # A capture measures again what a capture or a given step measured, and leaves nothing of an estimate's doubt but a
+    # capture's own.
     again = how in ("captured", "measured")
     yield Doubt(_NAMES[how], f"{_CAPTURE}{' again' if again else ''}", low, high, min(left, 1.0))
     if how == "measured":
         yield from _list_fill_doubts(workload, now)
         return
+    # A step anchored on a published compiled one has the compiler's gain in its pace already.
     if how != "anchored" and (compiled := CompiledAs.of(workload.provenance)) is not None:
         device, host = find_fusing_spreads(compiled)
         eager = replace(now, compute=math.exp(device.high), host=math.exp(host.high))
@@ -196,9 +207,12 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
 
 
 def _list_fill_doubts(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
-    """Yield the doubt of what fills a step that was given: host or device.
+    """Yield the doubt of whether device or host sets a step whose measured time was given.
 
-    One that is longer than launches take at their slowest is the device's, and one that repeats as devices do.
+    The workload has both times, one of which was scaled to the step. Four cases: the step repeats as closely as devices
+    do, so that the device sets it; the step is longer than launches take at their slowest, so that the device must set
+    it; the device sets it as estimated, but slow launches could; the host sets it as estimated, but the device could.
+    In the first two launches are a doubt like any; in the last two the other explanation is one end.
     """
     if workload.one_clock:
         return
@@ -215,6 +229,7 @@ def _list_fill_doubts(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     elif device_s > high * host_s:
         yield Doubt("host launches", _CAPTURE, replace(now, host=low), replace(now, host=high))
     elif device_s > host_s:
+        # If the host fills it, the device was not slow: it takes what the roofline says, before it was scaled up.
         scale = workload.provenance.get("scale")
         roofline = 1 / scale if isinstance(scale, float) and scale > 1 else 1.0
         by_host = replace(now, compute=roofline, host=device_s / host_s)
@@ -296,7 +311,11 @@ def _list_encoding_doubts(constants: Calibration, workload: Workload, options: O
 def _list_unmeasured_costs(
     constants: Calibration, workload: Workload, placement: Placement, options: Options
 ) -> Iterator[Doubt]:
-    """Yield the doubts of DDP's costs at their priors; costs that cannot be told apart share one."""
+    """Yield the doubts of DDP's costs at their priors; costs that cannot be told apart share one.
+
+    Of each cost there are three states: measured (`_list_measured_costs` doubts it), a prior with a spread (`scaled`),
+    and a backend without a price for it, whose prior is no cost at all (`raised`: only the high end is another).
+    """
     backend = options.backend_for(workload)
     costs = Costs.of(backend, constants, workload.device)
     prior = {name for name in _names(backend) if not constants.constants[f"{backend}.ddp.{name}"].fitted}
@@ -326,8 +345,9 @@ def _list_unmeasured_costs(
         return
     priced = set(BESIDE) <= _names(backend)
     low: Assumptions | None
-    if options.comm == "real" and (beside := _find_overlap_priors(prior) if priced else prior & set(_FACTORS)):
-        low, high = scaled({name: BESIDE[name] for name in beside}) if priced else raised(beside)
+    # A backend without prices of the mechanisms (memory passes, multiprocessors) has only the slowdowns they come to.
+    if options.comm == "real" and (overlap := _find_overlap_priors(prior) if priced else prior & set(_FACTORS)):
+        low, high = scaled({name: BESIDE[name] for name in overlap}) if priced else raised(overlap)
         left = DOUBT / BESIDE["tail_share"].high
         yield Doubt("slowdown where computation overlaps collectives", _UNDER_LOAD, low, high, left)
     if not workload.one_clock and prior & set(DEVICES):
@@ -341,11 +361,11 @@ _FACTORS = {
     "enter_s": {"late_kernels"},
     "communication_slowdown": {name for name in BESIDE if name.endswith("_slowdown")},
 }
-"""What each is derived from where nobody measured or gave it."""
+"""A slowdown, and the prices that it is derived from where it was neither measured nor set."""
 
 
 def _find_overlap_priors(prior: set[str]) -> set[str]:
-    """Return the prices of computing beside collectives that are priors, and in force."""
+    """Return the prices of overlap that are priors and in force: a slowdown that is known overrides its prices."""
     settled = {part for whole, parts in _FACTORS.items() if whole not in prior for part in parts}
     if not prior & {"compute_slowdown", "enter_s"}:
         settled = settled | {"tail_share"}

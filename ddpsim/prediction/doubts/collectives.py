@@ -72,8 +72,9 @@ def factors(
 ) -> list[Factors]:
     """Return by size the factors from the predicted time of an operation to the ends of its 80 % band.
 
-    What a calibration says of itself, where it measured transports; joined with the spread of the family where it
-    measured none of a network that is used; that spread alone where it measured nothing.
+    Three cases: a calibration measured the transports in use, and its own covariance and residuals are the band; it
+    measured others, as one node of a job of several, and its band is joined with the family's spread in quadrature of
+    logarithms; it measured none, and the family's spread is the band.
 
     Args:
         transport: the one whose times are banded; made here where None, which takes seconds for 256 ranks.
@@ -106,6 +107,7 @@ def covers(calibration: Calibration | None, placement: Placement, backend: str, 
     """
     if calibration is None or not calibration.measured_transport:
         return False
+    # Between nodes the network must be among what was measured: by a curve of these ranks, or a fitted constant of it.
     if (
         join_by_nvlink(placement, CURRENT).nodes == 1
         or backend not in GPU_BACKENDS
@@ -119,6 +121,6 @@ def covers(calibration: Calibration | None, placement: Placement, backend: str, 
 def band(
     placement: Placement, backend: str, calibration: Calibration | None, sizes: Sequence[int], algorithm: str
 ) -> Band:
-    """Return the factors of `sizes` as a band that any other size can ask."""
-    asked = sorted({max(size, 1) for size in sizes})
-    return Band(dict(zip(asked, factors(placement, backend, calibration, asked, algorithm), strict=True)))
+    """Return the factors of `sizes` as a band, which interpolates them for any other size."""
+    distinct = sorted({max(size, 1) for size in sizes})
+    return Band(dict(zip(distinct, factors(placement, backend, calibration, distinct, algorithm), strict=True)))

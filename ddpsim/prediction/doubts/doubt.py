@@ -1,4 +1,4 @@
-"""What a doubt is: one cause of error, as the two ends between which 80 % of what it leaves open lies."""
+"""What a doubt is: one cause of error, as two ends between which the truth lies in 80 % of cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ends:
         name, remedy, left: of the doubt.
         steps_s: the step at its low and at its high end.
         factors: on device time and on host time, at either end.
-        retimed, simulated: how many of its ends were told from the graph of the run, and by another simulation.
+        retimed, simulated: how many of its ends were found by retiming the run's graph, and by another simulation.
         loads: factors on what loading a batch takes, at either end.
     """
 
@@ -58,7 +58,7 @@ class Ends:
 
 
 Cause = Doubt | Ends
-"""What tells of a cause of error: its name, its remedy and what that leaves."""
+"""What names a cause of error, with its remedy and the share that this leaves: all that `join.effect` needs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ def band(middle: float, effects: Iterable[Effect]) -> tuple[float, float]:
 def positive_band(middle: float, effects: Iterable[Effect]) -> tuple[float, float]:
     """Return the band of a time: as `band`, but no lower than where every cause at its low end would bring it.
 
-    Causes that each halve a step and more add up to a step below 0, where as factors they leave their product.
+    Quadrature adds differences, and several causes that each halve a step add up to a step below 0. As factors they
+    leave their product, which is the bound.
     """
     known = list(effects)
     low, high = band(middle, known)

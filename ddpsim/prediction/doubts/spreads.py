@@ -1,7 +1,9 @@
 """How far off what nobody measured is: half 80 % bands of logarithms, each with its source.
 
-Every number of the bands stands here. `python -m studies.bands.coverage --spreads` derives those of collectives from
-public tables.
+Every number of the bands stands here, and nothing else: which of them a run has is `causes.py`. From top to bottom:
+collectives by family (`COLLECTIVES`), computing time by how it is known (`PACE`), host launches, the loader, DDP's own
+costs at their priors, and measured costs (`DOUBT`). `python -m studies.bands.coverage --spreads` derives those of
+collectives from public tables.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ _HALF_OF_MEDIAN = NINETIETH / 0.6745
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """10th and 90th percentile of log(measured / predicted); the lower is never above 0 nor the upper below.
+    """10th and 90th percentile of log(measured / predicted); in general low <= 0 <= high.
+
+    `SLOW_HOST` alone lies above 0 altogether: it is of one machine, and no doubt of a prediction.
 
     Attributes:
         source: where the two come from.
-        name: of what it is the spread, where several things share it.
+        name: of the family of things that share it.
     """
 
     low: float
@@ -207,13 +211,14 @@ BESIDE = dict.fromkeys(
     ),
     _BESIDE,
 )
-"""Of what collectives cost the computation beside them, and it them: no table tells these apart, so they move together.
+"""Mutual slowdown of computation and the collectives that overlap it: one factor on all its prices.
 
-Of a slow-down it is what it adds that is in doubt.
+No published table tells them apart, so they move together. Of a slow-down the part above 1 is in doubt.
 """
 
 DEVICES = dict.fromkeys(("pace_spread", "shared_compute_slowdown", "node_spread"), _BESIDE)
-"""Of devices and nodes beside each other, likewise. Sinha et al. (SC 2022) report 8 % between V100s at full load."""
+"""Differences between devices and nodes of one kind, likewise one factor. Sinha et al. (SC 2022) report 8 % between
+V100s at full load."""
 
 UNPRICED = {
     "enter_s": 38e-6 * math.log(10),

@@ -5,7 +5,7 @@ from ddpsim.cli.compare import text
 from ddpsim.common.units import format_time
 from ddpsim.planning.advice import advise
 from ddpsim.planning.break_even import HIDDEN, Search, check_bound
-from ddpsim.planning.efficiency import efficiency_of
+from ddpsim.planning.comparison_row import efficiency_of
 from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import predict

@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim import Calibration, Options, Prediction, load_topology
 from ddpsim.planning.bound import bound_of, describe_bound
-from ddpsim.planning.efficiency import efficiency_of
+from ddpsim.planning.comparison_row import efficiency_of
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.ddp_costs import HOST_COSTS

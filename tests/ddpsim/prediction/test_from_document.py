@@ -11,7 +11,7 @@ import pytest
 
 from ddpsim import BucketCaps, Calibration, InputError, Options, Prediction, load_topology, load_workload, predict
 from ddpsim.planning.best_buckets import pipeline_plan
-from ddpsim.planning.efficiency import efficiency_of
+from ddpsim.planning.comparison_row import efficiency_of
 from ddpsim.prediction.predict import gain_band
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.pipeline import parse_pipeline

@@ -15,7 +15,7 @@ from ddpexec.lab.demo.saying import RANKS, Commands
 from ddpsim.cli.app import whole_command as ddpsim
 from ddpsim.common import shipped
 from ddpsim.common.files import json_text
-from ddpsim.planning.validation_result import ComparedRatio
+from ddpsim.planning.validate import ComparedRatio
 from ddpsim.workload.files import save_workload
 from tests.ddpsim.simulation.builders import workload as small
 

@@ -13,8 +13,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.order.predictors import MeanReady
 from ddpsim.common import shipped
 from ddpsim.common.errors import InputError, WorkloadError
-from ddpsim.planning.orderbench import Bench, BenchMachine, bench
-from ddpsim.planning.orderbench.bench import relative_difference, replayed
+from ddpsim.planning.order_bench import Bench, BenchMachine, bench, relative_difference, replayed
 from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload.order_trace import OrderTrace, load_order_trace, order_trace_document, save_order_trace
 from ddpsim.workload.profile import Phase, Workload

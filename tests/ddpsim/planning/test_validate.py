@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from ddpsim.common.errors import InputError, TraceError
-from ddpsim.planning.validate import validate
-from ddpsim.planning.validation_result import TURNS, ComparedRatio, ErrorTerm, Validation
+from ddpsim.planning.validate import TURNS, ComparedRatio, ErrorTerm, Validation, validate
 from ddpsim.prediction.document import check_prediction
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace

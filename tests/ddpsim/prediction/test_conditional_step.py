@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim import Calibration, Options, load_topology, load_workload
-from ddpsim.prediction.otherwise import predict_other_reach, predict_slow_host
+from ddpsim.prediction.conditional_step import predict_other_reach, predict_slow_host
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job
 from ddpsim.topology.declared import NodeGroup

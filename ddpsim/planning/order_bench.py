@@ -1,10 +1,9 @@
-"""The bench: every predictor under every policy on every trace and machine, beside torch and an oracle.
+"""What an idea on the order of gradients is worth: predictors and rebuild policies, net of what they cost.
 
-One trace on one machine: its steps under a policy or an oracle, and how its buckets fitted.
-
-Intervals of the difference of two replays of the same steps, by resampling blocks of them.
-
-Where an order trace is replayed: a machine, at a pace that sets communication beside backward.
+Start at `bench`: every predictor under every policy on every trace and machine, compared with torch and with an oracle.
+A `Replayer` simulates one order trace on one machine, the same ranks and iterations under every policy, so that steps
+are compared in pairs (`relative_difference`). A `BenchMachine` may scale computation so that communication takes a set
+share of backward: at a trace's own pace order may not matter at all.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Steps = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """A replay leaves the time of every step, and how its buckets fitted.
+    """The result of a replay: the time of every step, and how well its buckets fitted the order.
 
     Attributes:
         step_s: by iteration, those of the warm-up apart.
@@ -67,7 +66,7 @@ class Replayer:
     """What every replay of one trace on one machine shares.
 
     Attributes:
-        orders: by iteration and rank, the gradients that came.
+        orders: by iteration and rank, the gradients in the order in which they came.
         draws: who stands for which ranks.
         options: of every replay, but for its policy.
     """
@@ -87,7 +86,7 @@ class Replayer:
         return cls(trace, machine, placement, orders, replayed(trace, trace.ranks, options), options)
 
     def policy(self, options: Options) -> ReplayResult:
-        """Return what the policy that `options` name does.
+        """Return the result of the policy that `options` name.
 
         Raises:
             InputError: a predictor that failed.
@@ -97,10 +96,10 @@ class Replayer:
         return self._replay(options, plans_of(options, self.trace.workloads[0], seen, range(total), total))
 
     def oracle(self) -> ReplayResult:
-        """Return what buckets do that are built anew before every iteration for what will come, at no cost.
+        """Return the result of buckets that are built anew before every iteration for the order to come, at no cost.
 
-        They follow the last rank at each gradient, which a collective waits for; what no rank uses goes first, since it
-        is announced with the first gradient.
+        The order is that of the last rank at each gradient, which a collective waits for; gradients that no rank uses
+        go first, since they are announced with the first one.
         """
         caps, parameters = self.options.caps, self.trace.parameters
         plans = []
@@ -113,28 +112,30 @@ class Replayer:
         assumed, workload = Assumptions(self.machine.calibration), self.trace.workloads[0]
         resolved = resolve(workload, self.placement, options, assumed, drawn=(self.draws, plans))
         run = trace_of(run_resolved(resolved))
+        # Rank 0 stands for all: ranks leave each allreduce together.
         counted = [record for record in run.iterations if record.rank == 0]
         groups = {id(plan): plan.groups() for plan in plans.plans}
-        held = [
+        held_back_s = [
             held_back_by(groups[id(plans.plan(it.index))], {g.parameter: g.hook_s for g in it.gradients})
             for it in counted
         ]
         return ReplayResult(
             step_s=np.array([it.iteration_s for it in counted]),
             tau=self._tau(plans),
-            held_back_s=fmean(held),
+            held_back_s=fmean(held_back_s),
             rebuilds=plans.rebuilds,
             conferences=len(plans.held),
         )
 
     def _tau(self, plans: Plans) -> float | None:
-        """Return the mean tau of what the buckets in force were built for and what came."""
-        held = [each for each in plans.held.values() if each.decision.order is not None]
-        starts, count = [each.iteration for each in held], len(self.trace.parameters)
+        """Return the mean Kendall's tau between the order that the buckets in force expected and the order that
+        came."""
+        conferences = [each for each in plans.held.values() if each.decision.order is not None]
+        starts, count = [each.iteration for each in conferences], len(self.trace.parameters)
         taus = []
         for k, orders in enumerate(self.orders):
             if (place := bisect_right(starts, k)) and k >= WARM_UP:
-                expected = held[place - 1].decision.expected
+                expected = conferences[place - 1].decision.expected
                 taus += [ready_tau(expected, Arrivals(0, k, order).list_ready(count)) for order in orders]
         return fmean(taus) if taus else None
 
@@ -301,7 +302,7 @@ class OrderBenchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What is set side by side.
+    """The traces, machines, predictors and policies of a bench, all with all.
 
     Attributes:
         traces, machines: where.
@@ -351,42 +352,43 @@ class Bench:
         )
 
 
-def bench(asked: Bench, progress: Progress = lambda done, total: None) -> Iterator[OrderBenchRow]:
+def bench(setup: Bench, progress: Progress = lambda done, total: None) -> Iterator[OrderBenchRow]:
     """Yield a row for each predictor and policy, trace by trace, machine by machine.
 
     Raises:
         InputError: a trace of other ranks than the machine has places for, a predictor that failed.
     """
     done = 0
-    for trace in asked.traces:
-        for machine in asked.machines:
-            for row in _rows(asked, trace, machine):
+    for trace in setup.traces:
+        for machine in setup.machines:
+            for row in _rows(setup, trace, machine):
                 done += 1
-                progress(done, asked.points)
+                progress(done, setup.points)
                 yield row
 
 
-def _rows(asked: Bench, trace: OrderTrace, machine: BenchMachine) -> Iterator[OrderBenchRow]:
-    replayer = Replayer.of(trace, machine, asked.options(trace, machine))
+def _rows(setup: Bench, trace: OrderTrace, machine: BenchMachine) -> Iterator[OrderBenchRow]:
+    replayer = Replayer.of(trace, machine, setup.options(trace, machine))
 
-    def replayed(policy: str, predictor: object, consensus: Consensus = asked.consensus) -> ReplayResult:
+    def replay(policy: str, predictor: object, consensus: Consensus = setup.consensus) -> ReplayResult:
         chosen = replace(replayer.options, order=policy, predictor=predictor, consensus=consensus)
         return replayer.policy(chosen)
 
-    oracle, once = replayer.oracle(), replayed("once", "last", "rank0")
-    torch = replayed("never", "last", "rank0") if asked.searches(trace) else once
-    for policy in asked.policies:
-        for predictor in asked.predictors:
-            found = replayed(policy, predictor)
-            regret = relative_difference(found.step_s, oracle.step_s, asked.seed)
-            loss = relative_difference(found.step_s, torch.step_s, asked.seed)
+    # torch rebuilds once, after the first backward, for what rank 0 saw; never where it searches for unused parameters.
+    oracle, once = replayer.oracle(), replay("once", "last", "rank0")
+    torch = replay("never", "last", "rank0") if setup.searches(trace) else once
+    for policy in setup.policies:
+        for predictor in setup.predictors:
+            result = replay(policy, predictor)
+            regret = relative_difference(result.step_s, oracle.step_s, setup.seed)
+            loss = relative_difference(result.step_s, torch.step_s, setup.seed)
             yield OrderBenchRow(
                 trace=trace.name,
                 ranks=trace.ranks,
                 machine=machine.name,
                 policy=policy,
                 predictor=predictor_name(predictor),
-                step_s=float(found.step_s.mean()),
+                step_s=float(result.step_s.mean()),
                 oracle_s=float(oracle.step_s.mean()),
                 rebuilt_once_s=float(once.step_s.mean()),
                 torch_s=float(torch.step_s.mean()),
@@ -397,8 +399,8 @@ def _rows(asked: Bench, trace: OrderTrace, machine: BenchMachine) -> Iterator[Or
                 gain_low=-loss[2],
                 gain_high=-loss[1],
                 bound=1 - float(oracle.step_s.mean() / torch.step_s.mean()),
-                tau=found.tau,
-                held_back_s=found.held_back_s,
-                rebuilds=found.rebuilds,
-                conferences=found.conferences,
+                tau=result.tau,
+                held_back_s=result.held_back_s,
+                rebuilds=result.rebuilds,
+                conferences=result.conferences,
             )

@@ -1,8 +1,11 @@
-"""The step under a condition that no file of a machine tells, as a second band, and without the job beside.
+"""The step under another condition than the one predicted, each with a band of its own.
+
+Conditions: peer-to-peer where the prediction has none, or none where it has; a slow host memory; no other job on the
+network.
 
 Whether peer-to-peer works over PCIe is a matter of a switch's settings (ACS), a hypervisor or the kernel; how fast
-cards reach host memory, of containers and virtual machines too. One band that held both cases would say nothing of
-either.
+cards reach host memory, of containers and virtual machines too. No file of a machine states either, and one band that
+held both cases would say nothing of either.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.job import Job
 
 _MATTERS = 0.01
-"""Share of a step from which on the other case is worth a word."""
+"""Share of a step from which on the other case is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +45,21 @@ class ConditionalStep:
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""
         step_s, low_s, high_s = self.step_s
-        said = {"condition": self.condition, "setting": self.setting}
-        return {**said, "step_s": step_s, "step_low_s": low_s, "step_high_s": high_s}
+        words = {"condition": self.condition, "setting": self.setting}
+        return {**words, "step_s": step_s, "step_low_s": low_s, "step_high_s": high_s}
 
 
 def predict_other_reach(prediction: Prediction) -> ConditionalStep | None:
-    """Return the step where cards reach each other the other way; None where that is known, or changes nothing.
+    """Return the step with peer-to-peer where the prediction has none, or without it where it has.
 
-    It is known where NVLinks join them, where their driver or the machine's file says, and where a calibration measured
-    the machine.
+    None where the way is known, or the step is the same: it is known where NVLinks join the cards, where their driver
+    or the machine's file says so, and where a calibration measured the machine.
     """
     placement = prediction.placement
-    found = None if _is_known(prediction) else find_other_reach(placement)
-    if found is None:
+    reach = None if _is_known(prediction) else find_other_reach(placement)
+    if reach is None:
         return None
-    condition, setting, changed = found
+    condition, setting, changed = reach
     gpus, options = placement.all_gpus_per_node, prediction.options
     job = Job(prediction.workload, changed, prediction.nodes, gpus, options, prediction.calibration)
     step_s = predict(job, local_s=prediction.local_s).step_s
@@ -65,9 +68,9 @@ def predict_other_reach(prediction: Prediction) -> ConditionalStep | None:
 
 
 def predict_slow_host(prediction: Prediction) -> ConditionalStep | None:
-    """Return the step where host memory is as slow as on the slowest published machine; None where none is used.
+    """Return the step where host memory is as slow as on the slowest published machine.
 
-    A calibration that measured the machine knows it.
+    None where no collective passes through it, and where a calibration measured the machine.
     """
     placement = prediction.placement
     if _is_known(prediction) or placement.world_size == 1 or placement.nodes > 1:
@@ -95,12 +98,12 @@ def _is_known(prediction: Prediction) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StepBeside:
-    """A step beside another job, and without it.
+    """A step while another job uses the same network, and without that job.
 
     Attributes:
         workload: of the other job.
         nodes: of the machine, that it has.
-        alone_s: the step of the optimizer of the job asked about, with the fabric to itself.
+        alone_s: the step of the optimizer of the predicted job, with the fabric to itself.
         other_s: what an optimizer's step of the other took meanwhile; None where it ended none.
     """
 
@@ -112,11 +115,11 @@ class StepBeside:
     @classmethod
     def of(cls, prediction: Prediction) -> StepBeside | None:
         """Return what the job beside costs the step of `prediction`; None where there is none."""
-        asked, seen = prediction.options.beside, prediction.summarised_trace.beside
-        if asked is None or seen is None:
+        other, traced = prediction.options.beside, prediction.summarised_trace.beside
+        if other is None or traced is None:
             return None
-        other_s = None if seen.iteration_s is None else asked.job.accumulate * seen.iteration_s
-        return cls(seen.workload, seen.nodes, without_beside(prediction).step_s[0], other_s)
+        other_s = None if traced.iteration_s is None else other.job.accumulate * traced.iteration_s
+        return cls(traced.workload, traced.nodes, without_beside(prediction).step_s[0], other_s)
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""
