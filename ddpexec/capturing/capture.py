@@ -17,6 +17,8 @@ three iterations afterwards, for events beside every module would slow a host th
 runs last, over two more, and only to learn how long the device was *busy* and where the host waited for it.
 
 How a step's batches are loaded: what one process of the user's `DataLoader` takes for one, measured apart.
+
+Capture alone, or on all ranks that torchrun started at once: they share a machine as they will in the job.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from ddpexec.capturing.compiles import Compiles
-from ddpexec.capturing.describe import describe_buffers, device_model
+from ddpexec.capturing.describe import Compiles, describe_buffers, device_model
 from ddpexec.capturing.devices import tell_devices, time_copies
 from ddpexec.capturing.left_out import count_sent, describe_synchronised_norms
 from ddpexec.capturing.models import TrainingModel, build, flush_denormals
@@ -43,13 +45,61 @@ from ddpexec.capturing.own_step import OwnStep, load_own_step, name_errors
 from ddpexec.capturing.recorder import Recorder
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.groups.launched import join_launched
+from ddpexec.groups.lost import name_lost_ranks
+from ddpexec.timing.stopwatch import gather_other_work
 from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.common.options.input_stage import InputStage
+from ddpsim.common.other_work import OtherWork, ProcessorClock, find_other_work
 from ddpsim.common.units import format_count
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload
+from ddpsim.workload.pool import pool_captures
 from ddpsim.workload.profile import LEFT_OUT, tokens_of
 from ddpsim.workload.replayed import COMPILED
+
+
+def capture_together(capture: Callable[[str], Workload], device: str = "") -> Workload | None:
+    """Return on rank 0 the iterations of all ranks as one workload, on the others None.
+
+    Ranks begin together and record without waiting for each other.
+
+    Args:
+        capture: records this rank's iterations on the device named.
+        device: `cpu`, `cuda`, or nothing for GPUs where there are any; each local rank takes the GPU of its number.
+
+    Raises:
+        InputError: as `capture`, and as `join_launched`.
+        WorkloadError: ranks that recorded different steps.
+    """
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with join_launched("capture", "gloo", kind) as rank:
+        rank.communicator.barrier()
+        clock = ProcessorClock()
+        own = capture(str(rank.device))
+        other = gather_other_work(clock, rank.communicator)
+        everyones: list[Workload | None] | None = None
+        if rank.communicator.rank == 0:
+            everyones = [None] * dist.get_world_size()
+        with name_lost_ranks(rank.communicator, "the gathering of the ranks' recordings"):
+            dist.gather_object(own, everyones)
+        if everyones is None:
+            return None
+        recorded = [each for each in everyones if each is not None]
+        return beside(replace(pool_captures(recorded), ranks=len(recorded)), other)
+
+
+def capture_alone(capture: Callable[[str], Workload], device: str = "") -> Workload:
+    """Return what this process alone records, as `capture` does."""
+    clock = ProcessorClock()
+    return beside(capture(device), find_other_work([clock.since()]))
+
+
+def beside(workload: Workload, other: OtherWork | None) -> Workload:
+    """Return a capture with the other work that the machine did meanwhile."""
+    told = {} if other is None else other.document()
+    return replace(workload, provenance={**workload.provenance, **told})
+
 
 BATCHES = 10
 """Batches that are loaded to be timed, after one that is not."""

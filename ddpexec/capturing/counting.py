@@ -23,8 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpexec.capturing.attention import FusedAttention
-from ddpexec.capturing.compiles import compiler_of, find_calling_compiler, is_compiled
-from ddpexec.capturing.describe import describe_buffers
+from ddpexec.capturing.describe import compiler_of, describe_buffers, find_calling_compiler, is_compiled
 from ddpexec.capturing.fixed import FixedBytes
 from ddpexec.capturing.left_out import (
     describe_calls,

@@ -1,4 +1,7 @@
-"""A module on several GPUs, as `capture` records it: stamps of all of them, and what is copied between them."""
+"""A module on several GPUs, as `capture` records it: stamps of all of them, and what is copied between them.
+
+Stamps of one process: moments on the host's clock and, on a GPU, CUDA events beside it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,30 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ddpexec.capturing.stamps import Stamp
 from ddpexec.timing.clock import Clock, CudaClock
 from ddpexec.timing.waiting import time_between_events
 from ddpsim.common.errors import WorkloadError
 from ddpsim.simulation.jobs.device_split import Members, put_on_devices
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.profile import ForwardUse
+
+NANOSECOND = 9
+"""Decimals of seconds that files keep: clocks tell no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A moment: seconds on the host's clock, and the place in the device's stream."""
+
+    host_s: float
+    event: torch.cuda.Event | None
+
+    def device_since(self, start: Stamp) -> float:
+        """Return seconds on the device since `start`; on a CPU the host's."""
+        if self.event is None or start.event is None:
+            return self.host_s - start.host_s
+        return float(start.event.elapsed_time(self.event)) / 1e3
+
 
 Pair = tuple[torch.device, torch.device]
 """From which device to which."""

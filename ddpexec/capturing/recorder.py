@@ -22,10 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from ddpexec.capturing.devices import CopiesBetween, DevicesStamps, check_devices
+from ddpexec.capturing.devices import NANOSECOND, CopiesBetween, DevicesStamps, Stamp, check_devices
 from ddpexec.capturing.forward_calls import FirstUse, ForwardCalls
 from ddpexec.capturing.phases import Phases, autocast_dtype_of, batch_size_of, precision_of
-from ddpexec.capturing.stamps import NANOSECOND, Stamp
 from ddpexec.ddp.parameters import collect
 from ddpsim.common.errors import WorkloadError
 from ddpsim.workload import Phase

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddpexec.groups.environment import refuse_shared_input
 from ddpexec.groups.termination import ignore_from_now_on
-from ddpexec.groups.torchrun import refuse_shared_input
 from ddpexec.running.pipeline_options import PipelineOptions, check_beside
 from ddpexec.running.settings import RunSettings
 from ddpsim.cli.breakdown import statistic, step_line

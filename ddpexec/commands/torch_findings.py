@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import fsdp
 
-from ddpexec.groups.within import call_within
+from ddpexec.groups.threads import call_within
 from ddpsim.common.finding import NO, UNKNOWN, YES, Finding, format_able
 
 GLOO_S = 20.0

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from ddpexec.ddp.active_schedule import CarriedSchedule
 from ddpexec.ddp.buckets import AnyBucket, Buckets, Eager, ReducerOptions
-from ddpexec.ddp.carried_schedule import CarriedSchedule
 from ddpexec.ddp.comm_hooks import Hook, reduce_by_hook
 from ddpexec.ddp.flat import make_empty_gradient
 from ddpexec.ddp.launcher import Sending

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ddpexec.ddp.flat import FlatBucket, SparseBucket
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 
 Hook = Callable[[Any, Any], "torch.futures.Future[Any]"]
 

@@ -11,11 +11,11 @@ from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from ddpexec.ddp import used
-from ddpexec.ddp.carried_schedule import CarriedSchedule
+from ddpexec.ddp import used_parameters as used
+from ddpexec.ddp.active_schedule import CarriedSchedule
 from ddpexec.ddp.hooks import hook_gradients, remove
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.used import StaticGraph, find_reachable
+from ddpexec.ddp.used_parameters import StaticGraph, find_reachable
 from ddpexec.errors import ExecutionError
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing.launch import MarkedTwiceError

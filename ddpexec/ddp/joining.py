@@ -22,7 +22,7 @@ from ddpexec.ddp.scheduled import ScheduledModule
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, wait
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 
 _WHAT = "the exchange of which ranks still have input"
 

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work, timeout_of
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpsim.common.operation import Operation
 
 IN_FLIGHT = 2

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ddpexec.ddp.comm_hooks import HookWork
 from ddpexec.groups.lost import raise_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpexec.timing.observe import BucketNote, Observer
 from ddpsim.common.operation import Operation
 

@@ -21,12 +21,12 @@ from ddpexec.ddp.lanes import CommunicationStream
 from ddpexec.ddp.memory import keeps_parts
 from ddpexec.ddp.parameters import ModelParameters, agree
 from ddpexec.ddp.refusals import check_mixable
-from ddpexec.ddp.rows import check_optimizer
+from ddpexec.ddp.sparse_rows import check_optimizer
 from ddpexec.ddp.updates import MakeOptimizer, check_no_momentum
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, timeout_of
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpexec.timing.stopwatch import seconds_of
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
 from ddpsim.bucketing.plan import custom_plan

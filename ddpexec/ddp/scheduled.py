@@ -17,10 +17,10 @@ from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.hooks import ForwardPoints, remove
 from ddpexec.ddp.lanes import CommunicationStreams
 from ddpexec.ddp.mixed import MixedPrecision
+from ddpexec.ddp.parameter_servers import Server, ServerStatistics
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.planner import ProbeTimes, SchedulePlanner, check_agreement
 from ddpexec.ddp.scheme_schedule import Kept, SchemeSchedule
-from ddpexec.ddp.served import Server, ServerStatistics
 from ddpexec.ddp.stepper import ScheduledOptimizer
 from ddpexec.ddp.updates import ParameterUpdate, clip_gradients, move_state
 from ddpexec.errors import OptionError

@@ -9,17 +9,17 @@ from typing import Any
 
 from torch import Tensor
 
+from ddpexec.ddp.active_schedule import CarriedSchedule
 from ddpexec.ddp.buckets import Eager, ReducerOptions
-from ddpexec.ddp.carried import CarriedMessages
-from ddpexec.ddp.carried_schedule import CarriedSchedule
 from ddpexec.ddp.comm_hooks import Hook
 from ddpexec.ddp.lanes import CommunicationStreams
 from ddpexec.ddp.memory import FlatGradients, rates_of
+from ddpexec.ddp.messages import CarriedMessages
+from ddpexec.ddp.parameter_servers import Server
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.served import Server
 from ddpexec.ddp.stepper import UpdateScheduler
 from ddpexec.ddp.updates import MakeOptimizer
-from ddpexec.ddp.used import UsedMap, make_never_ready_error
+from ddpexec.ddp.used_parameters import UsedMap, make_never_ready_error
 from ddpexec.errors import ExecutionError, OptionError
 from ddpexec.groups.process_groups import Communicator, Work
 from ddpexec.timing.observe import Observer

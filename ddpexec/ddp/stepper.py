@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddpexec.ddp.carried import CarriedMessages
 from ddpexec.ddp.memory import FlatGradients, keeps_parts
+from ddpexec.ddp.messages import CarriedMessages
 from ddpexec.ddp.updates import MakeOptimizer, ParameterUpdate, hyperparameters
 from ddpexec.errors import ExecutionError, OptionError
 from ddpexec.timing.observe import Observer

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from ddpexec.ddp.carried_schedule import CarriedSchedule
+from ddpexec.ddp.active_schedule import CarriedSchedule
 from ddpexec.ddp.parameters import BROADCAST_BYTES
 from ddpexec.errors import ExecutionError, OptionError
 

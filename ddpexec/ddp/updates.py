@@ -15,7 +15,7 @@ from ddpexec.ddp.memory import FlatGradients
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpsim.schedules.schedule import Schedule
 
 

@@ -33,7 +33,7 @@ from ddpexec.ddp.parameters import (
 from ddpexec.ddp.planner import SchedulePlanner, check_agreement
 from ddpexec.ddp.refusals import check_module_for_scheme
 from ddpexec.ddp.updates import MakeOptimizer
-from ddpexec.ddp.used import tie
+from ddpexec.ddp.used_parameters import tie
 from ddpexec.errors import OptionError
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan

@@ -16,15 +16,15 @@ import torch
 import torch.distributed as dist
 
 from ddpexec.errors import LostRankError
+from ddpexec.groups.environment import adopt_mpirun, is_under_mpirun
 from ddpexec.groups.lost import termination_error
-from ddpexec.groups.mpi_environment import adopt_mpirun, is_under_mpirun
 from ddpexec.groups.mpi_group import NAME as MPI_NAME
 from ddpexec.groups.mpi_group import ProcessGroupMpi, register
 from ddpexec.groups.mpi_world import abandon, meeting_point
 from ddpexec.groups.notes import leave_words
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.groups.termination import Terminated, ignore_from_now_on, raise_on_sigterm
-from ddpexec.groups.within import call_within
+from ddpexec.groups.threads import call_within
 from ddpsim.common.errors import InputError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -12,9 +12,8 @@ from typing import NoReturn, Protocol
 import torch.distributed as dist
 
 from ddpexec.errors import ExecutionError, LostRankError
-from ddpexec.groups.notes import Notes
+from ddpexec.groups.notes import Notes, Places, find_ended_ranks, find_stopped_ranks
 from ddpexec.groups.termination import ignore_from_now_on
-from ddpexec.groups.whereabouts import Places, find_ended_ranks, find_stopped_ranks
 
 PATIENCE_S = 0.5
 """How long to look for an ended process: its connections close shortly before it has ended."""

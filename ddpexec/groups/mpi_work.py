@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ddpexec.errors import OptionError
 from ddpexec.groups.mpi_world import abandon, mpi
-from ddpexec.groups.waiting import is_done_within
+from ddpexec.groups.timeouts import is_done_within
 
 _NAMES = {
     torch.float32: "FLOAT",

@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ddpexec.groups.mpi_environment import is_under_mpirun
-from ddpexec.groups.within import call_within
+from ddpexec.groups.environment import is_under_mpirun
+from ddpexec.groups.threads import call_within
 from ddpsim.common.errors import InputError
 from ddpsim.common.parent import die_with_parent
 

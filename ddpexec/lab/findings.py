@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from ddpexec.groups.within import in_thread
+from ddpexec.groups.threads import in_thread
 from ddpexec.lab.netlab import support
 from ddpsim.common.finding import NO, UNKNOWN, YES, Finding, format_able
 

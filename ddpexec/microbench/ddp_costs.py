@@ -6,6 +6,8 @@ of forward, buffers, the search for unused parameters. On a CPU caches are cold,
 Copies into buckets and out, as a backward and its end make them, alone and beside collectives.
 
 What torch's `fully_shard` takes of a host for each collective, beside waiting for it: hooks, views, copies.
+
+Small allreduces beside others: what one takes at least, however few its bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.microbench.codecs import measure_codecs
-from ddpexec.microbench.crowded import measure_crowded
 from ddpexec.timing.clock import HostClock
 from ddpexec.timing.observe import Observer
 from ddpexec.timing.stopwatch import (
@@ -42,6 +43,40 @@ from ddpexec.timing.stopwatch import (
     span_of,
     time_on_device,
 )
+
+CROWDED_BYTES = 16 << 10
+"""A message whose bytes take next to nothing."""
+CROWDING_BYTES = 16 << 20
+"""A message that is still on its way when `BEHIND` small ones beside it have ended."""
+IN_FLIGHT = 2
+"""Collectives that a process group of gloo keeps in flight (`ProcessGroupGloo.cpp`, two threads)."""
+CROWD, BEHIND, ROUNDS = 32, 3, 7
+"""Small messages launched at once, and one after the other beside a large one; repetitions. Chosen by hand."""
+
+
+def measure_crowded(communicator: Communicator, device: torch.device) -> dict[str, float]:
+    """Return `pair_s` of a small allreduce beside its like, and `behind_s` of one beside a large one: medians."""
+    small = [torch.zeros(CROWDED_BYTES // 4, device=device) for _ in range(CROWD)]
+    large = torch.zeros(CROWDING_BYTES // 4, device=device)
+
+    together, behind = [], []
+    for _ in range(ROUNDS):
+        communicator.barrier()
+        together.append(allreduces_span(communicator, *small))
+        communicator.barrier()
+        behind += _measure_small_behind_large(communicator, large, small[0])
+    pair_s = statistics.median(measure_last_to_last(together, communicator)) * IN_FLIGHT / CROWD
+    return {"pair_s": pair_s, "behind_s": statistics.median(measure_last_to_last(behind, communicator))}
+
+
+def _measure_small_behind_large(communicator: Communicator, large: torch.Tensor, small: torch.Tensor) -> list[Span]:
+    """Return the spans of small allreduces, each waited for, while a large one is in flight."""
+    work = communicator.all_reduce(large, 0)
+    # The first comes before the large one's bytes lie in the links' queues.
+    spans = [allreduces_span(communicator, small) for _ in range(1 + BEHIND)][1:]
+    wait(work, communicator, "a large allreduce")
+    return spans
+
 
 BUCKETS, BUCKET_PARAMETERS = 4, 12
 """Buckets that are copied into by turns, and gradients in each; chosen by hand."""

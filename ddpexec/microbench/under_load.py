@@ -16,7 +16,7 @@ import torch
 
 from ddpexec.capturing.models import MODELS, build, flush_denormals
 from ddpexec.groups.launched import Launched
-from ddpexec.groups.within import in_thread
+from ddpexec.groups.threads import in_thread
 from ddpexec.timing.stopwatch import Span, agree_on_median, allreduces_span, gather, measure_last_to_last, seconds_of
 from ddpsim.common.errors import InputError
 from ddpsim.workload import Workload

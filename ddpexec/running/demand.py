@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ddpexec.groups.environment import RANKS_HERE
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.torchrun import RANKS_HERE
 from ddpexec.running.timed import make_timed_model
 from ddpsim.bucketing import Parameter
 from ddpsim.common.errors import InputError

@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from ddpexec.capturing.models import TrainingModel, flush_denormals
 from ddpexec.capturing.own_step import name_errors
+from ddpexec.ddp.parameter_servers import ServerStatistics
 from ddpexec.ddp.parameters import ModelParameters, collect
-from ddpexec.ddp.served import ServerStatistics
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks

@@ -27,8 +27,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ddpexec.groups.notes import connection
-from ddpexec.groups.whereabouts import find_place
+from ddpexec.groups.notes import connection, find_place
 
 PINGS = 15
 """Messages there and back, of which the quickest tells the offset of two clocks; as `ddpexec.timing.clock` has it."""

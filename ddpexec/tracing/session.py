@@ -3,6 +3,8 @@
 Iterations of a loop stamped into an observer's notes, and steps counted, as a loop's hooks tell of them.
 
 Files of a trace that goes on: the newest stamped steps in the folder itself, earlier ones in folders beside them.
+
+How much of a training loop is traced, and how much of it is kept.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import backend_for
 from ddpexec.running.provenance import describe_training, utc
 from ddpexec.timing.clock import clock_of, drain
@@ -29,13 +32,43 @@ from ddpexec.timing.observe import Note, Observer
 from ddpexec.timing.records import Records
 from ddpexec.tracing.exchange import Exchange, Words
 from ddpexec.tracing.loop import LoopStamps
-from ddpexec.tracing.settings import TraceSettings
-from ddpexec.tracing.subjects import subject_of
+from ddpexec.tracing.subjects import TracedModule, subject_of
 from ddpexec.tracing.summary import Watcher, describe_interval
-from ddpexec.tracing.traced import TracedModule
 from ddpsim.common.files import remove
 from ddpsim.trace.json import discard_trace, write_rank, write_run
 from ddpsim.trace.records import Iteration, Span, Trace
+
+_REMEDY = 'give a whole number, e.g. `with ddpexec.trace("out", every=1):`'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSettings:
+    """Settings of a trace, all counted in steps: a step ends with the optimizer's, however many backwards it has.
+
+    Attributes:
+        every: each how-manieth step is stamped; of the others the start alone. 1 for a loop of few steps.
+        warm_up: steps at the beginning that are not stamped, as buckets are rebuilt in them.
+        steps_per_file: stamped steps in one file of a rank.
+        files: how many files of a rank are kept, the one in the making included; older ones are removed.
+        interval: steps that one line of the summary tells of.
+    """
+
+    every: int = 20
+    warm_up: int = 3
+    steps_per_file: int = 50
+    files: int = 4
+    interval: int = 100
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, least = getattr(self, each.name), 0 if each.name == "warm_up" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                what = f"`{each.name}={value!r}` is not a number of {each.name if each.name == 'files' else 'steps'}"
+                raise OptionError(f"{what} from {least} on", place="ddpexec.trace", remedy=_REMEDY)
+
+    def is_stamped(self, step: int) -> bool:
+        """Return whether the step of that number, from 0 on, is stamped."""
+        return step >= self.warm_up and (step - self.warm_up) % self.every == 0
 
 
 @dataclass(slots=True)

@@ -11,13 +11,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from ddpexec.tuning.blocks import Measured
-from ddpexec.tuning.choosing import neighbours
+from ddpexec.tuning.control_channel import Words
 from ddpexec.tuning.plan import TrialPlan, call_of
-from ddpexec.tuning.racing import BLOCK, PRESENT, Race
-from ddpexec.tuning.ranking import Candidate, CapRanking
+from ddpexec.tuning.racing import BLOCK, PRESENT, Measured, Race
+from ddpexec.tuning.ranking import Candidate, CapRanking, neighbours
 from ddpexec.tuning.switching import MADE, PlanSwitch
-from ddpexec.tuning.words import Words
 from ddpsim.common.other_work import OtherWork
 from ddpsim.explaining.tuned import Tried, Tuning, TuningRound, write_tuning
 

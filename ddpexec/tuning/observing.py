@@ -21,9 +21,8 @@ from ddpexec.timing.clock import Clock, Moment, clock_of, drain
 from ddpexec.timing.observe import Note, Observer, Pair
 from ddpexec.timing.records import Records
 from ddpexec.tracing.loop import LoopHooks, LoopStamps
-from ddpexec.tracing.subjects import subject_of
-from ddpexec.tracing.traced import TracedModule
-from ddpexec.tuning.observed import ObservedJob, RankSteps, Seconds, Sent
+from ddpexec.tracing.subjects import TracedModule, subject_of
+from ddpexec.tuning.observation import ObservedJob, RankSteps, Seconds, Sent
 from ddpexec.tuning.rewrapping import Wrapped, device_name, is_scheduled
 from ddpsim.schedules.schemes import SAME_SUMS
 

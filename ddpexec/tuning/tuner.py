@@ -25,18 +25,17 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpexec.errors import OptionError
-from ddpexec.tuning.choosing import choose
+from ddpexec.tuning.control_channel import Words
 from ddpexec.tuning.decision import RoundDecision, Steps, Trials, run_steps, write_page
-from ddpexec.tuning.observed import Observed, ObservedJob, RankSteps
+from ddpexec.tuning.observation import Observed, ObservedJob, RankSteps
 from ddpexec.tuning.observing import Watch
 from ddpexec.tuning.plan import DDP, Groups, TrialPlan, call_of
 from ddpexec.tuning.predictor import PredictingProcess
 from ddpexec.tuning.racing import PRESENT
-from ddpexec.tuning.ranking import Candidate, CapRanking
+from ddpexec.tuning.ranking import Candidate, CapRanking, choose
 from ddpexec.tuning.rewrapping import caps_in_force, find_wrapped, is_scheduled, refusal
 from ddpexec.tuning.switching import PlanSwitch
 from ddpexec.tuning.wires import APART, wire_of
-from ddpexec.tuning.words import Words
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.common.files import check_writable_folder
 from ddpsim.common.other_work import ProcessorClock, find_other_work

@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 
-from ddpexec.tuning.observed import RankSteps, Seconds
+from ddpexec.tuning.observation import RankSteps, Seconds
 
 _CANNOT_TELL = 0.3
 """Share of an allreduce's time that is taken not to grow with its bytes where messages of one size alone were seen.

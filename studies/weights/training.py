@@ -21,7 +21,7 @@ from ddpexec.ddp.fully_sharded import FullySharded
 from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.tuning import tuner
-from ddpexec.tuning.observed import Observed
+from ddpexec.tuning.observation import Observed
 from ddpexec.tuning.plan import TrialPlan
 from ddpexec.tuning.ranking import Candidate, CapRanking
 from ddpexec.tuning.switching import PlanSwitch

@@ -16,11 +16,10 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_hook
 
-from ddpexec.ddp.compression.adaptive import AdaptiveState, adaptive_hook
 from ddpexec.ddp.compression.codecs import OneBitCodec, TopKCodec
-from ddpexec.ddp.compression.feedback import ErrorFeedback, feedback_hook
+from ddpexec.ddp.compression.feedback import AdaptiveState, ErrorFeedback, adaptive_hook, feedback_hook
 from ddpexec.groups.process_groups import timeout_of
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpsim.schedules import compression
 
 # Annotations stay objects here: torch compares those of a hook with its own.

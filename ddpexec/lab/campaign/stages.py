@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ddpexec.groups.torchrun import module_environment
+from ddpexec.groups.environment import module_environment
 from ddpexec.lab.campaign.results import Result
 from ddpexec.lab.campaign.spec import Configuration, network_topology
 from ddpexec.lab.netlab.network import wire_bytes

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from ddpexec.capturing.estimate import estimate_step
-from ddpexec.lab.demo.saying import progress, say
+from ddpexec.lab.demo.output import progress, say
 from ddpsim.cli.output import write
 from ddpsim.cli.plan import draw, write_plan
 from ddpsim.cli.plan_text import text

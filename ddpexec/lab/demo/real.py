@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpexec.lab.demo.saying import RANKS, Commands, say
+from ddpexec.lab.demo.output import RANKS, Commands, say
 from ddpsim.bucketing import BucketCaps
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.calibrating.measured import read_table

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddpexec.groups.torchrun import module_environment
+from ddpexec.groups.environment import module_environment
 from ddpexec.lab.netlab import probe, support
 from ddpexec.lab.netlab.forwarder import describe, open_tun
 from ddpexec.lab.netlab.network import LabNetwork, LinkDirection

@@ -17,9 +17,9 @@ import torch
 import ddpexec
 from ddpexec.tuning import tuner as step_clock
 from ddpexec.tuning import tuner as tuner_module
+from ddpexec.tuning.control_channel import Words
 from ddpexec.tuning.rewrapping import caps_in_force
 from ddpexec.tuning.tuner import OBSERVED, WARM_UP
-from ddpexec.tuning.words import Words
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.tuning.test_tuner import KINDS, STOCK, predict_at_once, train, wrapped
 

@@ -22,15 +22,15 @@ from ddpexec.ddp.memory import (
     keeps_parts,
     rates_of,
 )
+from ddpexec.ddp.parameter_servers import ENDS, LoopbackGroup, Server, ServerStatistics, ServerStream
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.refusals import check_hookable
-from ddpexec.ddp.rows import RowServer, RowStream
-from ddpexec.ddp.served import ENDS, LoopbackGroup, Server, ServerStatistics, ServerStream
+from ddpexec.ddp.sparse_rows import RowServer, RowStream
 from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.within import in_thread
+from ddpexec.groups.threads import in_thread
 from ddpsim.common.operation import Operation
 from ddpsim.schedules.averaging import NODE
 from ddpsim.schedules.message import WORLD, Message

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import torch
 
-from ddpexec.ddp.served import ServerStream
+from ddpexec.ddp.parameter_servers import ServerStream
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import FinishedWork
 from ddpsim.common.errors import PlanError

@@ -13,10 +13,10 @@ from ddpexec.ddp.comm_hooks import Hook, make_averaging_hook
 from ddpexec.ddp.launcher import Launcher
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
-from ddpexec.ddp.used import UsedMap
+from ddpexec.ddp.used_parameters import UsedMap
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan, LaunchQueue
 from ddpsim.schedules.points import Point

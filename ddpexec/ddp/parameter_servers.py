@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work, timeout_of, wait
-from ddpexec.groups.waiting import wait_within
-from ddpexec.groups.within import in_thread
+from ddpexec.groups.threads import in_thread
+from ddpexec.groups.timeouts import wait_within
 from ddpsim.common.operation import Operation
 from ddpsim.schedules.servers import count_sendable
 
