@@ -11,14 +11,14 @@ Around a training loop of one's own it takes three lines::
             optimizer.step()
             capture.step()                                  # 3
 
-Host times are taken in the hooks that DDP uses; on a GPU a CUDA event stands beside each, so nothing waits for the
+Host times are taken in the hooks that DDP uses; on a GPU a CUDA event is recorded with each, so nothing waits for the
 device while it is timed. Pre-hooks of the modules inside tell when forward first needs each parameter: on a GPU in
-three iterations afterwards, for events beside every module would slow a host that has little else to do. The profiler
-runs last, over two more, and only to learn how long the device was *busy* and where the host waited for it.
+three iterations afterwards, for events at every module would slow a host that has little else to do. The profiler runs
+last, over two more, and only to learn how long the device was *busy* and where the host waited for it. How long one
+process of the user's `DataLoader` takes for a batch is measured apart (`find_loading`).
 
-How a step's batches are loaded: what one process of the user's `DataLoader` takes for one, measured apart.
-
-Capture alone, or on all ranks that torchrun started at once: they share a machine as they will in the job.
+`capture_alone` records on this process, `capture_together` on all ranks that torchrun started, at once: they share a
+machine as they will in the job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Torch modules in ddpsim's words: buffers, dtypes and devices as data.
-
-Whether torch.compile compiles what is captured or counted, and by what.
-"""
+"""A torch module in ddpsim's terms: its buffers, its device's model, and whether torch.compile compiles it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A module on several GPUs, as `capture` records it: stamps of all of them, and what is copied between them.
-
-Stamps of one process: moments on the host's clock and, on a GPU, CUDA events beside it.
-"""
+"""Stamps of a captured step, on one GPU or several: host times with CUDA events, and the copies between devices."""
 
 from __future__ import annotations
 

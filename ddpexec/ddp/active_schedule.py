@@ -22,7 +22,7 @@ from ddpsim.bucketing import BucketPlan, LaunchQueue
 from ddpsim.schedules.points import Point
 
 
-class CarriedSchedule:
+class ActiveSchedule:
     """A schedule in force, as an executor carries it out: its queue, its memory, and what stands beside an iteration.
 
     Args:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from ddpexec.ddp.active_schedule import CarriedSchedule
+from ddpexec.ddp.active_schedule import ActiveSchedule
 from ddpexec.ddp.buckets import AnyBucket, Buckets, Eager, ReducerOptions
 from ddpexec.ddp.comm_hooks import Hook, reduce_by_hook
 from ddpexec.ddp.flat import make_empty_gradient
@@ -28,7 +28,7 @@ from ddpsim.bucketing.order.policy import OrderPolicy
 from ddpsim.schedules.schedule import queue_of_buckets
 
 
-class BucketSchedule(CarriedSchedule):
+class BucketSchedule(ActiveSchedule):
     """The schedule of DDP's buckets, which an `Executor` carries out.
 
     Args:

@@ -12,7 +12,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp import used_parameters as used
-from ddpexec.ddp.active_schedule import CarriedSchedule
+from ddpexec.ddp.active_schedule import ActiveSchedule
 from ddpexec.ddp.hooks import hook_gradients, remove
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.used_parameters import StaticGraph, find_reachable
@@ -42,7 +42,7 @@ class Executor:
 
     def __init__(
         self,
-        carried: CarriedSchedule,
+        carried: ActiveSchedule,
         *,
         find_unused: bool,
         static_graph: bool,

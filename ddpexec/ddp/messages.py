@@ -1,4 +1,4 @@
-"""The messages of a schedule as they are carried out: the memory of each and what its launch does, or why it cannot."""
+"""The messages of a schedule in an executor: the memory each uses and what its launch does, or why it cannot run."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Parameter servers over gloo: what a training rank sends and receives, and what a server does with it.
 
-A server has a rank of its own, or is a thread of one that trains. Each message is cut into one part a server, and goes
-there and comes back by sends and receives. Before the first push of an iteration a rank tells each server that it goes
-on, and by which learning rate; at its end, that it does not. A server sends what it has updated as soon as all before
-it in the order of the pulls is.
+A server has a rank of its own, or is a thread of one that trains. Each message is cut into one part for each server,
+which goes there and comes back by sends and receives. Before the first push of an iteration a rank tells each server
+that it goes on, and by which learning rate; at the end of training, that it does not. A server sends parameters in the
+order of the pulls: an updated part waits until all parts before it are updated.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ddpexec.ddp.active_schedule import CarriedSchedule
+from ddpexec.ddp.active_schedule import ActiveSchedule
 from ddpexec.ddp.buckets import Eager, ReducerOptions
 from ddpexec.ddp.comm_hooks import Hook
 from ddpexec.ddp.lanes import CommunicationStreams
@@ -32,7 +32,7 @@ Kept = dict[str, Any]
 """What a scheme keeps on a rank, saved: plain values and tensors, which `torch.save` takes."""
 
 
-class SchemeSchedule(CarriedSchedule):
+class SchemeSchedule(ActiveSchedule):
     """The schedule of a scheme, which an `Executor` carries out, with the updates of its optimizer.
 
     Args:

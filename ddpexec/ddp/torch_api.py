@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from ddpexec.ddp.active_schedule import CarriedSchedule
+from ddpexec.ddp.active_schedule import ActiveSchedule
 from ddpexec.ddp.parameters import BROADCAST_BYTES
 from ddpexec.errors import ExecutionError, OptionError
 
@@ -103,7 +103,7 @@ def remove_hooks(ddp: Any) -> None:
 
 def logging_data(ddp: Any) -> dict[str, str | int]:
     """Return torch's logging data: its keys, with what a Python reducer can say of them."""
-    reducer: CarriedSchedule = ddp.reducer
+    reducer: ActiveSchedule = ddp.reducer
     communicator, options, policy = reducer.communicator, reducer.options, reducer.model.policy
     sizes = ", ".join(str(bucket.size_bytes) for bucket in reducer.plan.buckets)
     groups = ", ".join(" ".join(map(str, bucket.parameters)) for bucket in reducer.plan.buckets)

@@ -1,8 +1,7 @@
-"""What torchrun tells a process by its environment; without torchrun it is the only rank.
+"""How this rank was launched, by its environment: torchrun's variables, those of Open MPI's mpirun, or neither.
 
-What Open MPI's `mpirun` tells a process by its environment, said as torchrun says it.
-
-Which rank says what went wrong: one for all, and it is given the time to.
+`adopt_mpirun` writes mpirun's rank and size under torchrun's names, so that the rest of the program reads those names
+alone. Without a launcher this process is rank 0 of one. When a job fails, one rank prints the error for all (`speak`).
 """
 
 from __future__ import annotations

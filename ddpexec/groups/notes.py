@@ -1,9 +1,8 @@
-"""Notes that ranks leave each other in the default group's store: where they run, that they failed, why they gave up.
+"""Notes in the default group's store, for when a collective fails: where each rank runs, that it failed, and why.
 
-The store may be kept by the very rank that is gone, and then hang: notes are read on a thread, over a connection of
-its own, and nothing here waits for it longer than it says.
-
-Where ranks run, and which of their processes on this machine have ended or are stopped.
+With a rank's place (machine and process id) ranks of the same machine see in `/proc` whether its process has ended or
+is stopped. The store may live in the very rank that is gone, and then hang: notes are read on a thread, over a
+connection of its own, and nothing here waits for it longer than it says.
 """
 
 from __future__ import annotations

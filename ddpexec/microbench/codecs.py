@@ -1,6 +1,6 @@
-"""What encoding and decoding a bucket costs a rank, by compression scheme: the hooks as they are, sending to nobody.
+"""What encoding and decoding a bucket costs a rank, by compression scheme: hooks run in a process group of one rank.
 
-What compressing costs on a device, as the constants of `ddpsim.schedules.compression.Roofline`.
+`fit` turns the times into the two constants of `ddpsim.schedules.compression.Roofline`: launch time and bandwidth.
 """
 
 from __future__ import annotations

@@ -3,11 +3,9 @@
 The parts are those of the simulation: hook and small copies, launch, copies by byte, the end of a bucket, DDP's share
 of forward, buffers, the search for unused parameters. On a CPU caches are cold, as layers' computing leaves them.
 
-Copies into buckets and out, as a backward and its end make them, alone and beside collectives.
-
-What torch's `fully_shard` takes of a host for each collective, beside waiting for it: hooks, views, copies.
-
-Small allreduces beside others: what one takes at least, however few its bytes.
+Start with `measure_costs`. Copies into buckets and out are timed as a backward and its end make them, alone and during
+collectives (`Copies`, `BesideCopies`); small allreduces during others (`measure_crowded`); and what torch's
+`fully_shard` takes of a host for each collective beside waiting for it: hooks, views, copies (`measure_units`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Each collective is isolated: the ranks meet at a barrier, launch, and wait, as a
 nccl-tests, which queues many back to back. It lasts from the last rank's launch to the last rank's end, on clocks
 aligned with rank 0's; the median over repetitions is reported.
 
-A measurement in stages, each kept as soon as it is done: the same command goes on where it was stopped.
+The measurement runs in stages (`Stages`), each written to `FILE.part` when it is done: the same command goes on where
+it was stopped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Times of short pieces of work, on whichever device they run, and what ranks make of them together.
-
-Whether other work disturbs what ranks measure, on any of their machines.
-"""
+"""Times of short pieces of work on any device, combined over ranks; and the other work on their machines meanwhile."""
 
 from __future__ import annotations
 

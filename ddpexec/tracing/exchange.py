@@ -168,8 +168,8 @@ _ROOT = "ddpexec/trace"
 _followed = set[str]()
 """Names of the traces that this process has taken part in: of two loops, the first may still be the one of rank 0."""
 
-Words = Mapping[str, Any]
-Heard = Callable[[int, Words, Mapping[int, Words]], None]
+Document = Mapping[str, Any]
+Listener = Callable[[int, Document, Mapping[int, Document]], None]
 """Called on the thread with an interval, this rank's words of it and, on rank 0, those of the others that came."""
 
 
@@ -181,14 +181,14 @@ class Exchange:
 
     Args:
         rank, world_size: in the default process group; one rank alone tells nobody.
-        heard: see `Heard`.
+        heard: see `Listener`.
     """
 
-    def __init__(self, rank: int, world_size: int, heard: Heard) -> None:
+    def __init__(self, rank: int, world_size: int, heard: Listener) -> None:
         self._rank, self._world, self._heard = rank, world_size, heard
         self._name: str | None = None
         self._stop_clock: Callable[[], None] = lambda: None
-        self._queue: queue.Queue[tuple[int, Words] | None] = queue.Queue(_QUEUED)
+        self._queue: queue.Queue[tuple[int, Document] | None] = queue.Queue(_QUEUED)
         self._aligned = threading.Event()
         self._leaving = False
         self.offset_s: float | None = None
@@ -201,7 +201,7 @@ class Exchange:
         self._aligned.wait(ALIGN_S)
         return self.offset_s
 
-    def tell(self, interval: int, words: Words) -> None:
+    def tell(self, interval: int, words: Document) -> None:
         """Have `words` of an interval told; returns at once."""
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait((interval, words))
@@ -222,7 +222,7 @@ class Exchange:
             self._align(store)
         self._aligned.set()
         while (told := self._queue.get()) is not None:
-            others: dict[int, Words] = {}
+            others: dict[int, Document] = {}
             if store is not None:
                 try:
                     self._say(store, *told)
@@ -236,15 +236,15 @@ class Exchange:
             with contextlib.suppress(*_ERRORS):
                 self._take_back(store)
 
-    def _say(self, store: Any, interval: int, words: Words) -> None:
+    def _say(self, store: Any, interval: int, words: Document) -> None:
         if self._name is None and self._follow(store) is None:
             return
         store.set(self._key(interval, self._rank), json.dumps(words))
         with contextlib.suppress(*_ERRORS):
             store.delete_key(self._key(interval - 2, self._rank))
 
-    def _hear(self, store: Any, interval: int) -> dict[int, Words]:
-        others: dict[int, Words] = {}
+    def _hear(self, store: Any, interval: int) -> dict[int, Document]:
+        others: dict[int, Document] = {}
         begin = time.monotonic()
         # Who missed an interval is not waited for in the next, but heard where it has spoken.
         while True:

@@ -1,10 +1,8 @@
-"""What is traced of one loop once its module is known: its steps' records, its files, and what other ranks are told.
+"""One traced loop, once its module is known: which steps are stamped, the records of those, and the files they go to.
 
-Iterations of a loop stamped into an observer's notes, and steps counted, as a loop's hooks tell of them.
-
-Files of a trace that goes on: the newest stamped steps in the folder itself, earlier ones in folders beside them.
-
-How much of a training loop is traced, and how much of it is kept.
+Start with `Session`, which joins the parts: `TraceSettings` says how often a step is stamped, `BufferedIterations`
+turns the loop's hooks into an observer's notes, `Rotation` writes the newest stamped steps into the folder itself and
+earlier ones into folders beside it, and `tracing.exchange` carries the summary of each interval to the other ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from ddpexec.running.provenance import describe_training, utc
 from ddpexec.timing.clock import clock_of, drain
 from ddpexec.timing.observe import Note, Observer
 from ddpexec.timing.records import Records
-from ddpexec.tracing.exchange import Exchange, Words
+from ddpexec.tracing.exchange import Document, Exchange
 from ddpexec.tracing.loop import LoopStamps
 from ddpexec.tracing.subjects import TracedModule, subject_of
 from ddpexec.tracing.summary import Watcher, describe_interval
@@ -351,7 +349,7 @@ class Session:
         del self._step_s[: step - first]
         del self._in_interval[: len(mine)]
 
-    def _write_line(self, interval: int, words: Words, others: Mapping[int, Words]) -> None:
+    def _write_line(self, interval: int, words: Document, others: Mapping[int, Document]) -> None:
         """Write the line of an interval; on the exchange's thread."""
         line: dict[str, object] = {**words, "rank": self.rank}
         if self.rank == 0 and self.world_size > 1:

@@ -1,14 +1,8 @@
-"""What is traced: stock DDP, ours, a module under torch's `fully_shard`, or one that is trained alone.
+"""What is traced: torch's DDP, ours, a module under torch's `fully_shard`, or a module that no wrapper reduces.
 
-Each subject puts its stamps in place for a step that is to be stamped, and takes them away for one that is not.
-
-A module under torch's `fully_shard`, its collectives stamped by wrappers around those that it uses.
-
-Nothing of torch's order, groups or memory changes: what a unit gathered and reduced with is called, and put back.
-
-A module that no wrapper reduces: its phases and gradients alone are stamped.
-
-What a traced module offers, whatever reduces its gradients.
+Each subject (`TracedModule`) puts its stamps in place for a step that is to be stamped and takes them away for one that
+is not. `fully_shard`'s collectives are stamped by wrappers around those it calls; its order, groups and memory stay as
+they are, and the wrapped functions are put back.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What ranks tell each other while they tune: over a process group of their own, never over one that trains.
+"""The tuner's control channel: a gloo process group of its own, so that its messages never meet those of the training.
 
-Each word is one small message of gloo, sent between two steps that every rank counts alike.
+Each message is small and sent between two steps. All ranks count the same steps, so all send in the same one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SMALL_MESSAGES = 13
 _CANNOT = (RuntimeError, ValueError, KeyError, TypeError, OSError)
 
 
-class Words:
+class ControlChannel:
     """The tuner's own process group, over the ranks of `group`, each of which makes it at the same point.
 
     Args:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from ddpexec.tuning.control_channel import Words
+from ddpexec.tuning.control_channel import ControlChannel
 from ddpexec.tuning.plan import TrialPlan, call_of
 from ddpexec.tuning.racing import BLOCK, PRESENT, Measured, Race
 from ddpexec.tuning.ranking import Candidate, CapRanking, neighbours
@@ -45,7 +45,7 @@ class Trials:
 
     def __init__(
         self,
-        group: Words,
+        group: ControlChannel,
         switch: PlanSwitch,
         present: TrialPlan,
         candidates: Sequence[Candidate],

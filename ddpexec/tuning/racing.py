@@ -1,10 +1,8 @@
-"""A race says which plan runs next in blocks of steps, which is given up, and when enough is known. No torch is needed.
+"""A race of bucket plans in blocks of steps: which plan runs next, which is given up, when enough is known. No torch.
 
-The present plan runs in each round among those still in the race, A B C then C B A, and a plan is held against what the
-present one took in the same rounds: what else changes on a machine meets both. What is surely slower after its first
-block runs no more.
-
-Steps of several plans, and which of them was measured to be faster.
+The present plan runs in each round among those still in the race, A B C then C B A, and a plan is compared with the
+present plan's steps of the same rounds: what else changes on a machine meets both. A plan that is surely slower after
+its first block runs no more. `compare` judges by Yuen's test of trimmed means.
 """
 
 from __future__ import annotations

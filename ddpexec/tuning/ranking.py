@@ -1,6 +1,7 @@
-"""Predict every bucket cap, and scheme, of an observed step; rank them by what they would save. No torch is needed.
+"""Predict each bucket cap and each scheme of an observed step, rank them by gain, and choose which to try. No torch.
 
-Which of the predicted plans are worth a trial, and which lie next to one that has won. No torch is needed.
+Start with `rank_caps`: it makes a workload, a machine and a calibration from what ranks observed, and predicts plans
+with them. `choose` takes the plans worth a trial from the ranking, `neighbours` those next to a plan that won.
 """
 
 from __future__ import annotations

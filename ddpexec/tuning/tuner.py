@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpexec.errors import OptionError
-from ddpexec.tuning.control_channel import Words
+from ddpexec.tuning.control_channel import ControlChannel
 from ddpexec.tuning.decision import RoundDecision, Steps, Trials, run_steps, write_page
 from ddpexec.tuning.observation import Observed, ObservedJob, RankSteps
 from ddpexec.tuning.observing import Watch
@@ -139,7 +139,7 @@ class Tuner:
         if self._out is not None:
             check_writable_folder(self._out)
         self._steps, self._number, self._own_s = steps, 0, 0.0
-        self._words: Words | None = None
+        self._words: ControlChannel | None = None
         self._predictor: PredictingProcess | None = None
         self._watch: Watch | None = None
         self._present: TrialPlan | None = None
@@ -363,7 +363,7 @@ class Tuner:
     # ---- of this rank
 
     @property
-    def _group(self) -> Words:
+    def _group(self) -> ControlChannel:
         assert self._words is not None
         return self._words
 
@@ -404,7 +404,7 @@ class Tuner:
         group = self._wrapped.process_group
         if dist.get_world_size(group) < 2:
             return "one rank alone sends nothing"
-        self._words = Words(group)
+        self._words = ControlChannel(group)
         heard = self._words.gather(refusal(model))
         reason: str | None = self._words.follow(next((each for each in heard if each is not None), None))
         return reason

@@ -1,10 +1,7 @@
-"""ResNet-50, ResNet-152 and ResNeXt-50 32x4d, as torchvision lays them out (He et al. 2015; Xie et al. 2016).
+"""Vision models as torchvision lays them out: ResNet-50 and -152, ResNeXt-50 32x4d, VGG-16, ViT-B/16; and a perceptron.
 
-VGG-16 without batch normalisation, as torchvision lays it out (Simonyan and Zisserman 2014).
-
-ViT-B/16 as torchvision lays it out (Dosovitskiy et al. 2020).
-
-A multilayer perceptron of ResNet-50's size: equal layers, nearly no computation a byte.
+Sources: He et al. 2015; Xie et al. 2016; Simonyan and Zisserman 2014 (without batch normalisation); Dosovitskiy et al.
+2020. The multilayer perceptron has ResNet-50's parameters in equal layers, and nearly no computation a byte.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Error feedback: what a codec loses in one iteration is added to the gradient of the next.
+"""Compression hooks with error feedback: what a codec loses in one iteration is added to the gradient of the next.
 
-Adaptive precision: for each bucket the fewest bits that its gradients bear.
+`feedback_hook` runs one codec for all buckets; `adaptive_hook` finds for each bucket the fewest bits that its gradients
+bear.
 """
 
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What the demo says: headings, progress, and the commands it runs, which a file keeps."""
+"""What the demo prints: headings, progress, and the commands it runs, which are also written to a file."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import torch
 import ddpexec
 from ddpexec.tuning import tuner as step_clock
 from ddpexec.tuning import tuner as tuner_module
-from ddpexec.tuning.control_channel import Words
+from ddpexec.tuning.control_channel import ControlChannel
 from ddpexec.tuning.rewrapping import caps_in_force
 from ddpexec.tuning.tuner import OBSERVED, WARM_UP
 from tests.ddpexec.groups import ranks
@@ -149,13 +149,13 @@ def said(rank: int) -> tuple[list[str], int, int, int]:
     with mock.patch.object(sys, "stderr", printed):
         tuner = ddpexec.Tuner(model)
         for name in ("gather", "follow", "measure_small_message_s"):
-            heard = getattr(Words, name)
+            heard = getattr(ControlChannel, name)
 
             def counted(self: Any, word: Any, heard: Any = heard) -> Any:
                 words[bool(tuner.decisions)] += 1
                 return heard(self, word)
 
-            mock.patch.object(Words, name, counted).start()
+            mock.patch.object(ControlChannel, name, counted).start()
         steps = []
 
         def between(number: int) -> None:
