@@ -92,6 +92,8 @@ class Executor:
         self._sends, self._forwarded = not local, set()
         if not local:
             self.launcher.begin()
+            # Messages that wait for nothing of this iteration, such as gathers of the first parameters, go before
+            # forward.
             if launchable := self._carried.queue.begin():
                 self._carried.launch(launchable)
 
@@ -106,6 +108,7 @@ class Executor:
             if index in in_forward and index not in self._forwarded:
                 self._forwarded.add(index)
                 point = self._forward_points[index]
+                # Wait first: a message that this use releases may carry the memory of the awaited one.
                 if awaited := queue.take_waits(point):
                     self.launcher.wait(awaited)
                     held_up = True
@@ -142,6 +145,8 @@ class Executor:
 
     def expect(self, output: object, left_out: Iterable[int] = ()) -> None:
         """Expect gradients of all parameters but those `left_out`, or that `output` is seen not to depend on."""
+        # Unused parameters are known only here, after forward: torch's `Reducer::prepare_for_backward` searches the
+        # graph at the same place.
         self.expecting = True
         self._started = self._began = False
         self.arrival = []
@@ -165,6 +170,8 @@ class Executor:
 
     def shadow(self) -> None:
         """Take part, in an iteration that has begun, in a backward of other ranks: all gradients are as they are."""
+        # This rank has no input left, the others have. It must send exactly their messages in their order: one left out
+        # would leave all of them waiting. Nothing is observed, for the iteration is none of this rank's.
         observer, self.launcher.observer = self.launcher.observer, None
         counted = self.counting
         if self.static is not None and counted:
@@ -227,6 +234,8 @@ class Executor:
         """Take the gradients of `unused` as they are: the first of the others has come."""
         if unused and self._carried.waits_in_forward:  # pending updates need the buffers that this iteration fills
             self.forward(unused)
+        # Unused parameters become ready with the first real gradient, as in torch's `Reducer::autograd_hook`: a forward
+        # that no backward follows must send nothing.
         self._carried.begin_backward(unused)
         for index in unused:
             self._take(index)
@@ -247,6 +256,9 @@ class Executor:
 
     def _queue_callback(self) -> None:
         self._started = True
+        # Runs when the outermost backward has ended. torch's reducer waits for its buckets at the same place
+        # (`Reducer::mark_variable_ready`, which queues `finalize_backward`). The engine takes callbacks only during a
+        # backward.
         Variable._execution_engine.queue_callback(self._backward_ended)
 
     def _backward_ended(self) -> None:
@@ -258,6 +270,9 @@ class Executor:
             if self.static is not None and counted:
                 self._unused = self.static.finish_counting()
                 self._begin()
+                # In the first backward of a static graph gradients were only counted, since a parameter used twice is
+                # complete with its last visit, which nobody knew. All are sent now, as torch's
+                # `Reducer::delay_all_reduce` does.
                 for index in reversed(self._all):
                     if index not in self._unused:
                         self._take(index)
@@ -274,6 +289,8 @@ class Executor:
         # What forward left out is passed now: its pending updates need the buffers that this iteration fills.
         if self._carried.waits_in_forward:
             self.forward(self._all)
+        # Backward may have ended without some gradients. Whether the schedule can do without them decides it: DDP
+        # cannot, and the next forward raises (`check_finished`).
         if not complete and len(self.arrival) + len(self._unused) < len(self._all):
             came = {*self.arrival, *self._unused}
             if not carried.note_absent([index for index in self._all if index not in came]):

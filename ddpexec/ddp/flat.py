@@ -83,6 +83,8 @@ class FlatBucket:
         """Copy the gradient at `place` into the buffer, divided by the divisor."""
         parameter, view, divisor = self.parameters[place], self.views[place], self.divisor
         grad = parameter.grad
+        # Three cases, as in torch's `Reducer::mark_variable_ready_dense`: no gradient counts as zeros, a gradient that
+        # is a view of the buffer is divided in place, another is copied and divided by one call.
         if grad is None:
             view.zero_()
         elif grad is view or (self.as_view and grad.layout == torch.strided and grad.data_ptr() == view.data_ptr()):

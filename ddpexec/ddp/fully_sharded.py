@@ -197,6 +197,7 @@ class FullySharded(nn.Module):
         observer: Observer | None = None,
     ) -> None:
         super().__init__()
+        # First everything that may be refused, before the module is changed or another rank is waited for.
         self.module, self.observer = module, observer
         group = process_group or dist.group.WORLD
         if group is None:
@@ -227,6 +228,8 @@ class FullySharded(nn.Module):
             parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True, frozen=model.frozen
         )
         self.schedule: Schedule = named.schedule(setup)
+        # Collectives, in the same order on every rank: are parameters and schedules alike, then rank 0's values for
+        # all.
         verify(model, self.communicator, model.tensors[0].device)
         check_agreement(self.schedule, self.communicator, model.tensors[0].device)
         broadcast_state(module, self.communicator, (), buffers=True)
@@ -246,6 +249,8 @@ class FullySharded(nn.Module):
             place[each.sharded_param]: each for unit in units for each in unit if each.sharded_param in place
         }
         self._hooked = observer is None
+        # The parameters that backward writes to exist only after a first forward: their hooks are put there
+        # (`_hook_gradients`).
         self.optimizer = make_optimizer(list(module.parameters()))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -361,6 +366,7 @@ def mesh_of(communicator: Communicator, shards: int) -> DeviceMesh:
 
 def _make_groups(groups: Sequence[list[int]], timeout: Any) -> dist.ProcessGroup:
     """Make all `groups`, on every rank in the same order, and return this rank's."""
+    # `new_group` is called by all ranks of the default group, members or not, in the same order; else it hangs.
     made: dict[tuple[int, ...], Any] = {tuple(ranks): dist.new_group(ranks, timeout=timeout) for ranks in groups}
     mine: dist.ProcessGroup = next(group for ranks, group in made.items() if dist.get_rank() in ranks)
     return mine

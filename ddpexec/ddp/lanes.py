@@ -53,6 +53,8 @@ class CommunicationStream:
         """
         if self.group.size() == 1:
             return FinishedWork()
+        # Every rank hands the same messages in by the same order, so a message has the same turn, and group, on all of
+        # them. Were it otherwise, ranks would wait for each other in different groups for ever.
         turn = self._handed
         self._handed += 1
         if self._threads:
@@ -97,6 +99,7 @@ class CommunicationStreams:
         if key not in self._lanes:
             given = self._communicator.groups
             count = 2 * IN_FLIGHT if rings else len(given)
+            # Making a group is a collective of its ranks: the lanes must be made in the same order on all of them.
             with name_lost_ranks(self._communicator, "the construction of process groups"):
                 groups = [_make_group_like(given[turn % len(given)], ranks) for turn in range(count)]
             self._lanes[key] = CommunicationStream(groups, rings=rings)
@@ -157,6 +160,8 @@ class _Thread:
         while (job := self._jobs.get()) is not None:
             future, carry_out = job
             try:
+                # After a failure no later message may be sent: its tags would meet those of the message that failed on
+                # other ranks. Each later future gets the same error, so that nobody waits for one that never ends.
                 if self._failure is not None:
                     raise self._failure
                 carry_out()
@@ -251,12 +256,15 @@ class RingNeighbours:
         segments = list(_cut(first.numel(), first.element_size()))
         tags = {(step, k): self._next_tag() for step in range(len(coming)) for k in range(len(segments))}
         into = coming if came is None else came
+        # All receives are posted before the first send, so that what a neighbour sends early has its buffer at hand.
         receives = {
             (step, k): self._receive(into[step][begin:end], tags[step, k])
             for step in range(len(coming))
             for k, (begin, end) in enumerate(segments)
         }
         sends = [self._send(first[begin:end], tags[0, k]) for k, (begin, end) in enumerate(segments)]
+        # A part goes on segment by segment: while its end still comes, its beginning is summed and sent to the next
+        # rank.
         for step, part in enumerate(coming):
             for k, (begin, end) in enumerate(segments):
                 wait_within(receives[step, k], self._timeout)
@@ -277,6 +285,7 @@ class RingNeighbours:
         return group.recv([tensor], source, tag)
 
     def _next_tag(self) -> int:
+        # Counted alike on every rank, for all carry the same messages out in the same order.
         self._tag = (self._tag + 1) % (1 << 30)
         return self._tag
 

@@ -117,6 +117,8 @@ class CarriedMessages:
         sendings, last = self.launcher.sendings, len(self.schedule.messages) - 1
         for number, message in enumerate(self.schedule):
             flat, sending = self.flat[message.parameters], sendings[number]
+            # torch gives a hook the sum's terms whole; a hook divides by itself (`allreduce_hook` in torch's
+            # default_hooks.py).
             flat.divisor = 1
             sending.what, sending.others_code = f"the communication hook's reduction of bucket {flat.number}", True
             sending.send = reduce_by_hook(hook, state, flat, last=number == last)
@@ -129,6 +131,8 @@ class CarriedMessages:
         tensor, operation, delay_s = self._tensor(message), message.op, message.delay_s
         fill: Callable[[], None] | None = None
         drain: Callable[[], None] | None = None
+        # What is done to the memory before sending (`fill`) and after the end (`drain`): averages divide by the ranks,
+        # gradients are copied into the flat buffer, chunks are measured or chosen first.
         if averages(message):
             averaged = self.averaged[message.parameters]
             fill, drain = functools.partial(self._divide, averaged), averaged.apply_outer_step
@@ -249,6 +253,7 @@ class CarriedMessages:
             try:
                 return serve()
             except BaseException as error:
+                # Without this, training on the same rank would wait for its own dead server until the timeout.
                 for group in groups:  # by which this rank's training waits for it
                     group.fail(error)
                 raise
@@ -281,6 +286,8 @@ def _flats(
             raise OptionError("it carries no parameters", place=place, remedy="name those whose gradients it carries")
         if averages(message) or message.sparse:
             continue
+        # Messages of the same parameters share one memory, such as a reduce-scatter and the all-gather after it. Two
+        # that share only some would overlap in none that both could use: refused.
         if (flat := flats.get(indices)) is None:
             _check_alike(indices, model, place)
             if both := [i for i in indices if i in owner]:
@@ -290,6 +297,8 @@ def _flats(
             flat = flats[indices] = FlatGradients(
                 len(flats), indices, model, ranks, rank, sharded=sharded, late=indices in late, dtype=dtype
             )
+            # Gradients are divided before they are summed, as torch does. Asynchronous servers update by one rank's
+            # gradient at a time, which is not divided.
             flat.divisor = schedule.groups.get(message.group, ranks)
             if message.group == SERVERS:
                 flat.divisor = ranks - schedule.sharding.servers if schedule.ranks_meet else 1

@@ -79,6 +79,7 @@ class ServerStream:
 
     def tell(self, flag: float) -> None:
         """Tell the servers whether another iteration comes; what was told before has arrived by then."""
+        # The tensor of a send must live until it has been sent: the last one is held here.
         for _, works in self._control:
             wait_within(JoinedWorks(works), self._timeout)
         told = torch.tensor([flag, self.rate], dtype=torch.float64)
@@ -193,6 +194,8 @@ class Server:
             LostRankError: one that is gone.
         """
         while True:
+            # Every rank's flag before any gradient: a rank that has ended pushes nothing, and a receive from it would
+            # hang.
             told = [self._receive_control(worker) for worker in self._workers]
             going = [worker for worker, (flag, _) in zip(self._workers, told, strict=True) if flag == GOES_ON]
             if not going:
@@ -206,12 +209,15 @@ class Server:
 
     def _take_all(self, rate: float) -> None:
         """Update by the sums of all training ranks' gradients, and send what is updated to all."""
+        # All receives of the iteration are posted at once: ranks push when they are ready, and gloo then has a buffer
+        # for each.
         receives = [
             [self._push.recv([into], worker, place + 1) for worker, into in zip(self._workers, buffers, strict=True)]
             for place, buffers in enumerate(self._coming)
         ]
         sent = 0
         for place, buffers in enumerate(self._coming):
+            # The update below writes the part which sends of the iteration before may still read: they end first.
             self._settle([*receives[place], *self._sent[place]])
             gradient = buffers[0]
             for other in buffers[1:]:
@@ -248,6 +254,8 @@ class Server:
         sends: list[Work] = []
         while True:
             flag, rate = self._receive_control(worker)
+            # By now the rank has begun its next iteration, so it has received what was sent: this waits for nothing, it
+            # lets gloo let go of the copies.
             self._settle(sends)
             if flag != GOES_ON:
                 return
@@ -255,6 +263,7 @@ class Server:
             sends, kept = [], []
             for place, gradient in enumerate(coming):
                 self._settle([receives[place]])
+                # One lock a part, and never two at once: the threads of two ranks cannot wait for each other.
                 with self._locks[place]:
                     if pulled:
                         late = self._versions[place] - seen[place]
@@ -264,6 +273,8 @@ class Server:
                     pulled_place = self._order[number]
                     with self._locks[pulled_place]:
                         seen[pulled_place] = self._versions[pulled_place]
+                        # A copy, since another rank's thread may update the part while this is being sent; the list
+                        # keeps it alive.
                         kept.append(self._parts[pulled_place].detach().clone())
                     sends.append(self._pull.send([kept[-1]], worker, number + 1))
             pulled = True
@@ -363,6 +374,7 @@ class LoopbackGroup:
                     mine.set_exception(self._error)
                 return mine
             other = others.popleft()
+        # Outside the lock: the two ends have found each other, and nobody else knows of either.
         sent, received = (mine, other) if sends else (other, mine)
         received.tensor.copy_(sent.tensor)
         sent.set_result(None)

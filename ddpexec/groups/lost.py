@@ -79,6 +79,7 @@ def raise_lost(communicator: Members, what: str, error: RuntimeError, *, others_
 
 def make_lost_error(communicator: Members, what: str, error: Exception) -> LostRankError:
     """Return the error for a collective that failed with `error`; takes at most about three seconds."""
+    # torchrun ends this rank as soon as another has failed; the search below would be cut off in the middle.
     ignore_from_now_on()
     late = "imed out" in str(error) or "imeout" in str(error)
     notes = Notes(communicator.main, late)
@@ -130,6 +131,8 @@ def _search(notes: Notes, known: Places, own: int) -> _Found | None:
     try:
         while True:
             places = {**notes.places, **known}
+            # A process that ended may have failed for the same reason as this one, a third rank that is gone: its note
+            # is read before it is blamed.
             if gone := set(find_ended_ranks(places)) - notes.failed:
                 notes.renew(_CONFIRM_S)
             if words := {rank: text for rank, text in notes.words.items() if rank not in notes.failed}:
@@ -141,6 +144,7 @@ def _search(notes: Notes, known: Places, own: int) -> _Found | None:
                 how = f"{_ranks(gone, places)} {'has' if len(gone) == 1 else 'have'} ended"
                 remedy = "see why it died or raised in its output"
                 return _Found(sorted(gone), how, remedy, _speaker(notes, own, gone))
+            # Stopped processes last: a rank that has ended or given up is the likelier cause.
             if stopped := find_stopped_ranks(places):
                 how = f"{_ranks(stopped, places)} {'is' if len(stopped) == 1 else 'are'} stopped"
                 remedy = "let it continue (SIGCONT), or see who stopped it"

@@ -1,6 +1,6 @@
 """Real runs: this rank trains a model as the options say, under torch's DDP, ours or a scheme, and returns a trace.
 
-Nouns: a `TrainingSubject` is what is trained (a shipped model, a user's step, or timed layers that replay a recorded backward);
+Nouns: a `TrainingSubject` is what is trained (a shipped model, a user's step, or timed layers that replay a backward);
 wrapping puts a reducer around it; `RunSettings` are the options of one run; provenance is what `run.json` says of its
 origin.
 
