@@ -97,8 +97,8 @@ def capture_alone(capture: Callable[[str], Workload], device: str = "") -> Workl
 
 def beside(workload: Workload, other: OtherWork | None) -> Workload:
     """Return a capture with the other work that the machine did meanwhile."""
-    told = {} if other is None else other.document()
-    return replace(workload, provenance={**workload.provenance, **told})
+    other_document = {} if other is None else other.document()
+    return replace(workload, provenance={**workload.provenance, **other_document})
 
 
 BATCHES = 10
@@ -265,7 +265,7 @@ class Capture:
             raise WorkloadError("forward is given no tensor to take it from", place="batch_size", remedy=remedy)
         hardware, devices = device_model(device), self._recorder.devices
         model = collect(self._module)
-        found = Workload(
+        workload = Workload(
             name=f"{self._name}@{hardware.lower()}-{precision}-b{batch_size}",
             device=hardware,
             precision=precision,
@@ -284,13 +284,13 @@ class Capture:
                 "warm_up": self._settings.warm_up,
                 "forward_use": use_how,
                 **({COMPILED: True} if self._compiles.seen else {}),
-                **({LEFT_OUT: told} if (told := list(self._left_out())) else {}),
+                **({LEFT_OUT: notes} if (notes := list(self._left_out())) else {}),
             },
         )
         if len(devices) == 1:
-            return found
+            return workload
         copied = self._recorder.copies.copied
-        return tell_devices(found, devices, copied, time_copies(copied))
+        return tell_devices(workload, devices, copied, time_copies(copied))
 
     def _left_out(self) -> Iterator[str]:
         yield from describe_synchronised_norms(self._module)
@@ -358,8 +358,8 @@ def _capture(
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     try:
         with flush_denormals():
-            found = _run(Capture(model.module, name=model.name, batch_size=size, settings=settings), step, settings)
-        return replace(found, sequence_length=tokens_of(model.sample))
+            workload = _run(Capture(model.module, name=model.name, batch_size=size, settings=settings), step, settings)
+        return replace(workload, sequence_length=tokens_of(model.sample))
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
 

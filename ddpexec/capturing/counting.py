@@ -42,7 +42,7 @@ from ddpsim.workload.operators import Operator
 
 
 @dataclass(slots=True)
-class _Made:
+class _Output:
     """A tensor: what made it and what reads it last, and whether all that does can be one kernel.
 
     Attributes:
@@ -69,37 +69,37 @@ class Edges:
     """
 
     element_bytes: Callable[[Tensor], int]
-    _alive: dict[int, _Made] = field(default_factory=dict)
+    _alive: dict[int, _Output] = field(default_factory=dict)
     """By storage."""
-    _all: list[_Made] = field(default_factory=list)
+    _all: list[_Output] = field(default_factory=list)
 
     def note(self, number: int, read: Sequence[Tensor], written: Sequence[Tensor], *, memory: bool = True) -> None:
         """Note operator `number`, which reads and writes tensors; where not `memory` it is a library's kernel."""
-        known = [made for each in read if (made := self._alive.get(storage_key(each) or -1)) is not None]
+        known = [output for each in read if (output := self._alive.get(storage_key(each) or -1)) is not None]
         before, waits = 0, 0
-        for made in known:
-            before |= made.before
-            waits |= made.waits
-        for made in known:
-            made.last = number
-            made.fused &= memory and not waits & made.bit
+        for output in known:
+            before |= output.before
+            waits |= output.waits
+        for output in known:
+            output.last = number
+            output.fused &= memory and not waits & output.bit
         for tensor in written:
             key = storage_key(tensor)
             if key is None or key in self._alive:
                 continue
             size_bytes, bit = tensor.numel() * self.element_bytes(tensor), 1 << len(self._all)
-            made = _Made(number, number, size_bytes, memory, bit, before | bit, waits if memory else before)
-            self._alive[key] = made
-            self._all.append(made)
+            output = _Output(number, number, size_bytes, memory, bit, before | bit, waits if memory else before)
+            self._alive[key] = output
+            self._all.append(output)
             weakref.finalize(tensor.untyped_storage(), self._alive.pop, key, None)
 
     def crossing(self, operators: int) -> list[float]:
         """Return for each operator the bytes made before it that it or later ones read in the kernel that made them."""
         changes = [0.0] * (operators + 1)
-        for made in self._all:
-            if made.fused and made.last > made.by:
-                changes[made.by + 1] += made.size_bytes
-                changes[made.last + 1] -= made.size_bytes
+        for output in self._all:
+            if output.fused and output.last > output.by:
+                changes[output.by + 1] += output.size_bytes
+                changes[output.last + 1] -= output.size_bytes
         crossing, now = [], 0.0
         for change in changes[:operators]:
             now += change

@@ -42,7 +42,7 @@ def is_compiled(module: nn.Module) -> bool:
 def compiler_of(module: nn.Module) -> str | None:
     """Return which of `fusing.COMPILERS` torch.compile was asked for; None where it was not, or for another backend."""
     configs = [getattr(call, "get_compiler_config", lambda: None)() for call in _calls(module)]
-    return next((found for config in configs if (found := _compiler(config))), None)
+    return next((compiler for config in configs if (compiler := _compiler(config))), None)
 
 
 def find_calling_compiler() -> tuple[bool, str | None]:

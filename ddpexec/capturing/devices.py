@@ -130,25 +130,25 @@ class CopiesBetween(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call an operator, and see whether it copies."""
-        found = function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
         if function in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default):
-            given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-            source = given[-1]
-            if source.device != found.device and source.is_floating_point() and source.device.type != self._host:
-                pair = source.device, found.device
-                self.copied[pair] = self.copied.get(pair, 0) + found.nbytes
-        return found
+            tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+            source = tensors[-1]
+            if source.device != result.device and source.is_floating_point() and source.device.type != self._host:
+                pair = source.device, result.device
+                self.copied[pair] = self.copied.get(pair, 0) + result.nbytes
+        return result
 
 
 def time_copies(copied: Mapping[Pair, int]) -> dict[Pair, float]:
     """Return what copies of so many bytes between GPUs take, with nothing beside them, in seconds."""
-    found: dict[Pair, float] = {}
+    copy_s: dict[Pair, float] = {}
     for (source, target), size_bytes in copied.items():
         sent = torch.empty(size_bytes, dtype=torch.uint8, device=source)
         copy = partial(sent.to, target, non_blocking=True)
         taken = [time_between_events(copy, source) for _ in range(COPIES + 1)]
-        found[source, target] = median(taken[1:])
-    return found
+        copy_s[source, target] = median(taken[1:])
+    return copy_s
 
 
 def tell_devices(

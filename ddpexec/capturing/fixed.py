@@ -59,11 +59,11 @@ class FixedBytes:
     def of(self, func: Any, read: Sequence[Tensor], written: Sequence[Tensor]) -> float:
         """Return the bytes of the traffic of `func` that are of parameters or made of them alone."""
         name = func._schema.name.partition("::")[2]
-        made = self.is_made_of_parameters(read)
-        if made:
+        of_parameters = self.is_made_of_parameters(read)
+        if of_parameters:
             self._remember(written)
         known = [tensor for tensor in read if storage_key(tensor) in self._storages]
-        return traffic_of(name, known, written if made else [], self.element_bytes)
+        return traffic_of(name, known, written if of_parameters else [], self.element_bytes)
 
     def note(
         self, number: int, func: Any, fixed: float, flops: float, read: Sequence[Tensor], written: Sequence[Tensor]

@@ -88,12 +88,12 @@ def run(
         raise InputError("give one of `model`, `step` and `workload`", place="run", remedy=remedy)
     refuse_excluded(settings, "run --step", beside={"step": arguments.step})
     if pipeline_options.pipeline is not None:
-        given = {
+        files = {
             "step": arguments.step is not None,
             "timed": arguments.workload is not None,
             "plan": arguments.plan is not None,
         }
-        check_beside(pipeline_options, settings, **given)
+        check_beside(pipeline_options, settings, **files)
     refuse_beside_plan(arguments.plan, settings)
     if arguments.interleave:
         from ddpexec.running.turns import check_turns
@@ -135,8 +135,10 @@ def run(
             return
 
         def make(caps: BucketCaps) -> Run:
-            asked = replace(settings, caps=caps)
-            return Run(asked, rank.device, model=arguments.model, step=arguments.step, workload=recorded, plan=chosen)
+            under_caps = replace(settings, caps=caps)
+            return Run(
+                under_caps, rank.device, model=arguments.model, step=arguments.step, workload=recorded, plan=chosen
+            )
 
         if arguments.interleave:
             _train_in_turns([make(caps) for caps in swept], arguments.out, output)
@@ -168,8 +170,8 @@ def _format_pipeline(measured: dict[str, Any]) -> str:
 def _train(running: Run, out: Path, output: Output) -> None:
     with _keep_what_there_is([running], [out]):
         running.train(_progress(running.rank))
-    if (found := _write(running, out)) is not None:
-        document, text = found
+    if (written := _write(running, out)) is not None:
+        document, text = written
         output.emit(document, text)
 
 
@@ -185,9 +187,9 @@ def _train_in_turns(runs: Sequence[Run], out: Path, output: Output) -> None:
     for run, folder, each in zip(runs, folders, turns, strict=True):
         run.turns = each
         written.append(_write(run, folder))
-    found = [each for each in written if each is not None]
-    if found:
-        output.emit({"runs": [document for document, _ in found]}, lambda: "\n\n".join(text() for _, text in found))
+    traces = [each for each in written if each is not None]
+    if traces:
+        output.emit({"runs": [document for document, _ in traces]}, lambda: "\n\n".join(text() for _, text in traces))
 
 
 @contextmanager

@@ -168,10 +168,10 @@ class BucketSchedule(ActiveSchedule):
         Small neighbours are written back together, unless parameters may have to stay as they are, or something is to
         be done after each bucket.
         """
-        launcher, made, options = self.launcher, self._made, self.options
+        launcher, buckets, options = self.launcher, self._made, self.options
         some = options.find_unused_parameters or options.static_graph or self.dropped
-        if not some and not self.hooked and len(numbers) == len(made.all):
-            for run in made.runs:
+        if not some and not self.hooked and len(numbers) == len(buckets.all):
+            for run in buckets.runs:
                 together = range(run.buckets[0].number, run.buckets[-1].number + 1)
                 launcher.wait(together)
                 run.write_back()
@@ -179,7 +179,7 @@ class BucketSchedule(ActiveSchedule):
             return
         for position, number in enumerate(numbers):
             launcher.wait((number,))
-            bucket = made.all[number]
+            bucket = buckets.all[number]
             untouched = self.used.find_untouched(bucket.indices) | self.dropped if some else ()
             bucket.write_back(untouched)
             if self._after_bucket is not None:

@@ -83,8 +83,8 @@ def reduce_by_hook(
     """Return what has `hook(state, bucket)` reduce a bucket; `last` is whether none of an iteration follows it."""
 
     def send(_: Sequence[Work]) -> Work:
-        given = GradBucket(bucket.number, bucket.buffer, bucket.views, bucket.parameters, last)
-        return HookWork(hook(state, given), bucket)
+        grad_bucket = GradBucket(bucket.number, bucket.buffer, bucket.views, bucket.parameters, last)
+        return HookWork(hook(state, grad_bucket), bucket)
 
     return send
 

@@ -30,7 +30,7 @@ class Executor:
         find_unused: whether the graph is searched, in each forward, for parameters that will get no gradient.
         static_graph: whether every backward visits each parameter as often as the first does; then nothing is searched.
         mixed: lowers the parameters' precision until backward has ended; None leaves it.
-        told: called with the registration index of every gradient, whether it is sent or not.
+        on_gradient: called with the registration index of every gradient, whether it is sent or not.
         observer: takes the moments of each gradient; None takes none.
 
     Attributes:
@@ -47,13 +47,13 @@ class Executor:
         find_unused: bool,
         static_graph: bool,
         mixed: MixedPrecision | None = None,
-        told: Callable[[int], None] | None = None,
+        on_gradient: Callable[[int], None] | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.model, self._carried, self.launcher = carried.model, carried, carried.launcher
         self._rank, model = carried.communicator.rank, carried.model
         self._used, self._mixed = carried.used, mixed
-        self._find_unused, self._told = find_unused, told
+        self._find_unused, self._on_gradient = find_unused, on_gradient
         self.static: StaticGraph | None = StaticGraph(model, self._rank) if static_graph else None
         # Held, so that the nodes live as long as the executor and are the ones met in every graph.
         self._nodes = {get_gradient_edge(parameter).node: i for i, parameter in enumerate(model.tensors)}
@@ -72,8 +72,8 @@ class Executor:
         """Let `observer` take the moments of gradients and messages from the next backward on; None takes none."""
         self._carried.observe(observer)
         hook = self._gradient if observer is None else functools.partial(self._observe_gradient, observer)
-        if self._told is not None:
-            hook = functools.partial(_call_both, self._told, hook)
+        if self._on_gradient is not None:
+            hook = functools.partial(_call_both, self._on_gradient, hook)
         self.remove_hooks()
         self.handles[:] = hook_gradients(self.model, hook)
 
@@ -140,8 +140,10 @@ class Executor:
             missing, static = self._carried.list_missing(), self.static is not None
             if not missing:
                 raise used.make_broken_off_error(self._rank, self.failure)
-            names, found = self.model.names, self._find_unused
-            raise self._fail(used.make_never_ready_error(self._rank, missing, names, find_unused=found, static=static))
+            names, find_unused = self.model.names, self._find_unused
+            raise self._fail(
+                used.make_never_ready_error(self._rank, missing, names, find_unused=find_unused, static=static)
+            )
 
     def expect(self, output: object, left_out: Iterable[int] = ()) -> None:
         """Expect gradients of all parameters but those `left_out`, or that `output` is seen not to depend on."""
@@ -154,8 +156,8 @@ class Executor:
             self.static.restart()
         elif self._find_unused:
             with torch.autograd.profiler.record_function("search_unused_parameters"):
-                found = find_reachable(output, self._nodes)
-            self._unused = [index for index in range(len(self.model.tensors)) if index not in found]
+                reachable = find_reachable(output, self._nodes)
+            self._unused = [index for index in range(len(self.model.tensors)) if index not in reachable]
         else:
             self._unused = sorted(left_out)
         self._visits = self.static is not None or self._find_unused
@@ -312,6 +314,8 @@ class Executor:
         return error
 
 
-def _call_both(told: Callable[[int], None], hook: Callable[[int, Tensor], None], index: int, parameter: Tensor) -> None:
-    told(index)
+def _call_both(
+    on_gradient: Callable[[int], None], hook: Callable[[int, Tensor], None], index: int, parameter: Tensor
+) -> None:
+    on_gradient(index)
     hook(index, parameter)

@@ -152,10 +152,10 @@ class FlatBucket:
                 torch._foreach_copy_(self.views, views)
         parameters = self.parameters
         if unused:
-            kept = [k for k, index in enumerate(self.indices) if index not in unused]
-            parameters, views = [parameters[k] for k in kept], [views[k] for k in kept]
+            used = [k for k, index in enumerate(self.indices) if index not in unused]
+            parameters, views = [parameters[k] for k in used], [views[k] for k in used]
             if self.as_view:
-                self._expect_views(kept)
+                self._expect_views(used)
         elif self.as_view and not all(map(operator.is_, map(gradient_of, parameters), self.views)):
             self._expect_views(range(len(parameters)))
         if not self.as_view and parameters:
@@ -332,9 +332,9 @@ class SparseBucket:
         """Take the gradient, divided by the divisor."""
         grad = self.parameters[0].grad
         if grad is None or not grad.is_sparse:
-            found = "has no gradient" if grad is None else "has a dense gradient"
+            what = "has no gradient" if grad is None else "has a dense gradient"
             raise ExecutionError(
-                f"{self._called(self.indices[0])} {found}, a sparse one was expected",
+                f"{self._called(self.indices[0])} {what}, a sparse one was expected",
                 remedy="use the embedding in every forward, or build it with sparse=False",
             )
         self._gradient, values = grad, grad.detach()

@@ -97,11 +97,11 @@ class CommunicationStreams:
         rings = rings and self._communicator.backend == "gloo"
         key = stream, rings, ranks
         if key not in self._lanes:
-            given = self._communicator.groups
-            count = 2 * IN_FLIGHT if rings else len(given)
+            groups_in_turn = self._communicator.groups
+            count = 2 * IN_FLIGHT if rings else len(groups_in_turn)
             # Making a group is a collective of its ranks: the lanes must be made in the same order on all of them.
             with name_lost_ranks(self._communicator, "the construction of process groups"):
-                groups = [_make_group_like(given[turn % len(given)], ranks) for turn in range(count)]
+                groups = [_make_group_like(groups_in_turn[turn % len(groups_in_turn)], ranks) for turn in range(count)]
             self._lanes[key] = CommunicationStream(groups, rings=rings)
         return self._lanes[key]
 
@@ -198,9 +198,9 @@ def _make_group_like(group: dist.ProcessGroup, size: int | None = None) -> dist.
     alone = len(ranks) < dist.get_world_size()
     device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
     backend: Any = group._get_backend(device)
-    made = dist.new_group(ranks, timeout=backend.options._timeout, use_local_synchronization=alone)
-    assert isinstance(made, dist.ProcessGroup)
-    return made
+    new_group = dist.new_group(ranks, timeout=backend.options._timeout, use_local_synchronization=alone)
+    assert isinstance(new_group, dist.ProcessGroup)
+    return new_group
 
 
 SEGMENT_BYTES = 1 << 20

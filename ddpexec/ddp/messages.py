@@ -313,7 +313,7 @@ def _find_averaged(schedule: Schedule, model: ModelParameters) -> dict[Indices, 
     Raises:
         OptionError: a part of one, or parameters of several types or devices.
     """
-    found: dict[Indices, AveragedParameters] = {}
+    averaged: dict[Indices, AveragedParameters] = {}
     for message in schedule:
         place = f"message {message.id!r}"
         pulls = message.group == SERVERS and not message.op.reduces and not message.sparse
@@ -324,8 +324,8 @@ def _find_averaged(schedule: Schedule, model: ModelParameters) -> dict[Indices, 
             raise OptionError(what, place=place, remedy=remedy)
         _check_alike(message.parameters, model, place)
         outer = None if pulls else schedule.outer
-        found[message.parameters] = AveragedParameters(len(found), message.parameters, model, outer)
-    return found
+        averaged[message.parameters] = AveragedParameters(len(averaged), message.parameters, model, outer)
+    return averaged
 
 
 def _check_alike(indices: Sequence[int], model: ModelParameters, place: str) -> None:
@@ -339,14 +339,16 @@ def _lanes_of(
 ) -> dict[tuple[str, str], CommunicationStream | ServerStream]:
     """Return the lane of each group and stream of `schedule`, made in its order."""
     rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE or message.delay_s}
-    found: dict[tuple[str, str], CommunicationStream | ServerStream] = {}
+    lanes_by_stream: dict[tuple[str, str], CommunicationStream | ServerStream] = {}
     for group, stream in dict.fromkeys((message.group, message.stream) for message in schedule):
         if group != SERVERS:
-            found[group, stream] = lanes.of(stream, rings=stream in rings, ranks=schedule.groups.get(group))
+            lanes_by_stream[group, stream] = lanes.of(stream, rings=stream in rings, ranks=schedule.groups.get(group))
             continue
         messages = [message for message in schedule if message.stream == stream]
-        made = lanes.of(stream, rings=False).group
+        everyone = lanes.of(stream, rings=False).group
         kind = RowStream if any(message.sparse for message in messages) else ServerStream
-        itself = made.rank() in schedule.sharding.hosts and not schedule.sharding.servers
-        found[group, stream] = kind(LoopbackGroup(made) if itself else made, schedule.sharding.hosts, len(messages))
-    return found
+        itself = everyone.rank() in schedule.sharding.hosts and not schedule.sharding.servers
+        lanes_by_stream[group, stream] = kind(
+            LoopbackGroup(everyone) if itself else everyone, schedule.sharding.hosts, len(messages)
+        )
+    return lanes_by_stream

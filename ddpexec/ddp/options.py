@@ -260,12 +260,12 @@ def first_plan(
     refuse_excluded(caps, "modules wrapped with a plan", OptionError, beside={"plan": plan})
     try:
         check_model(plan.parameter_names, model.policy)
-        made = custom_plan(model.policy, plan.groups())
+        checked = custom_plan(model.policy, plan.groups())
     except PlanError as error:
         error.at("plan")
-    pairs = zip(made.buckets, plan.buckets, strict=True)
-    buckets = tuple(replace(bucket, limit_bytes=given.limit_bytes) for bucket, given in pairs)
-    return replace(made, buckets=buckets, call=plan.call)
+    pairs = zip(checked.buckets, plan.buckets, strict=True)
+    buckets = tuple(replace(bucket, limit_bytes=original.limit_bytes) for bucket, original in pairs)
+    return replace(checked, buckets=buckets, call=plan.call)
 
 
 def _is_number(value: object) -> bool:

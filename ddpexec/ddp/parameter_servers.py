@@ -82,8 +82,8 @@ class ServerStream:
         # The tensor of a send must live until it has been sent: the last one is held here.
         for _, works in self._control:
             wait_within(JoinedWorks(works), self._timeout)
-        told = torch.tensor([flag, self.rate], dtype=torch.float64)
-        self._control = [(told, [self.group.send([told], server, CONTROL_TAG) for server in self.servers])]
+        control = torch.tensor([flag, self.rate], dtype=torch.float64)
+        self._control = [(control, [self.group.send([control], server, CONTROL_TAG) for server in self.servers])]
         if flag == ENDS:
             wait_within(JoinedWorks(self._control[0][1]), self._timeout)
             self._control = []
@@ -182,8 +182,8 @@ class Server:
         """Take what `state_dict` returned, and the module's parameters."""
         for part, own in zip(self._parts, self._of_module, strict=True):
             part.data.copy_(own)
-        for optimizer, kept in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
+        for optimizer, optimizer_state in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(optimizer_state)
         self.served.updates = state["updates"]
 
     def serve_all(self) -> ServerStatistics:
@@ -196,8 +196,8 @@ class Server:
         while True:
             # Every rank's flag before any gradient: a rank that has ended pushes nothing, and a receive from it would
             # hang.
-            told = [self._receive_control(worker) for worker in self._workers]
-            going = [worker for worker, (flag, _) in zip(self._workers, told, strict=True) if flag == GOES_ON]
+            controls = [self._receive_control(worker) for worker in self._workers]
+            going = [worker for worker, (flag, _) in zip(self._workers, controls, strict=True) if flag == GOES_ON]
             if not going:
                 self._settle_sent()
                 return self.served
@@ -205,7 +205,7 @@ class Server:
                 ended = sorted(set(self._workers).difference(going))
                 what = f"rank {ended[0]} has ended and rank {going[0]} goes on"
                 raise ExecutionError(what, remedy="let all ranks train as many iterations, or use `async`")
-            self._take_all(told[0][1])
+            self._take_all(controls[0][1])
 
     def _take_all(self, rate: float) -> None:
         """Update by the sums of all training ranks' gradients, and send what is updated to all."""
@@ -260,7 +260,7 @@ class Server:
             if flag != GOES_ON:
                 return
             receives = [self._push.recv([into], worker, place + 1) for place, into in enumerate(coming)]
-            sends, kept = [], []
+            sends, snapshots = [], []
             for place, gradient in enumerate(coming):
                 self._settle([receives[place]])
                 # One lock a part, and never two at once: the threads of two ranks cannot wait for each other.
@@ -275,8 +275,8 @@ class Server:
                         seen[pulled_place] = self._versions[pulled_place]
                         # A copy, since another rank's thread may update the part while this is being sent; the list
                         # keeps it alive.
-                        kept.append(self._parts[pulled_place].detach().clone())
-                    sends.append(self._pull.send([kept[-1]], worker, number + 1))
+                        snapshots.append(self._parts[pulled_place].detach().clone())
+                    sends.append(self._pull.send([snapshots[-1]], worker, number + 1))
             pulled = True
 
     def _update(self, place: int, gradient: Tensor, rate: float) -> None:
@@ -290,9 +290,9 @@ class Server:
         self.served.updates += 1
 
     def _receive_control(self, worker: int) -> tuple[float, float]:
-        told = torch.zeros(2, dtype=torch.float64)
-        self._settle([self._push.recv([told], worker, CONTROL_TAG)])
-        flag, rate = told.tolist()
+        control = torch.zeros(2, dtype=torch.float64)
+        self._settle([self._push.recv([control], worker, CONTROL_TAG)])
+        flag, rate = control.tolist()
         return flag, rate
 
     def _settle(self, works: Iterable[Work]) -> None:

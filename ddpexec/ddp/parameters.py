@@ -196,15 +196,15 @@ class BufferSynchroniser:
 
     def list_named(self) -> dict[str, Tensor]:
         """Return the buffers by dotted name, each once, those ignored left out."""
-        found: dict[str, Tensor] = {}
+        by_name: dict[str, Tensor] = {}
         seen: set[int] = set()
         for prefix, owner in self._owners:
             for name, buffer in owner._buffers.items():
                 full = f"{prefix}.{name}" if prefix else name
                 if buffer is not None and id(buffer) not in seen and full not in self._ignored:
                     seen.add(id(buffer))
-                    found[full] = buffer
-        return found
+                    by_name[full] = buffer
+        return by_name
 
     def synchronise(self, source: int = 0, observer: Observer | None = None) -> list[torch.futures.Future[Any]]:
         """Overwrite the buffers with rank `source`'s, or call the hook; return its futures.

@@ -84,8 +84,8 @@ class ScheduledModule(nn.Module):
     @property
     def model(self) -> ModelParameters:
         """The parameters that are trained, in registration order."""
-        found: ModelParameters = self.reducer.model
-        return found
+        parameters: ModelParameters = self.reducer.model
+        return parameters
 
     @property
     def caps(self) -> BucketCaps:
@@ -95,8 +95,8 @@ class ScheduledModule(nn.Module):
     @property
     def plan(self) -> BucketPlan:
         """The buckets in force."""
-        found: BucketPlan = self.reducer.plan
-        return found
+        buckets: BucketPlan = self.reducer.plan
+        return buckets
 
     @property
     def learns(self) -> bool:
@@ -145,6 +145,7 @@ class ScheduledModule(nn.Module):
         Every rank closes where it closes at all. A wrapper that is merely dropped leaves its groups to the program's
         `destroy_process_group()`: ranks drop it at moments of their own, and NCCL destroys groups together.
         """
+        # Hooks go first, so that no backward hands a message to lanes that are being destroyed.
         if self._release.alive:
             self.complete()
             self._release()
@@ -216,14 +217,14 @@ class ScheduledModule(nn.Module):
         if self._lanes is not None:
             self._lanes.keep(self.reducer.messages.streams)
 
-    def _carry_out(self, made: BucketSchedule | SchemeSchedule) -> None:
+    def _carry_out(self, active: BucketSchedule | SchemeSchedule) -> None:
         """Carry a schedule out from the coming iteration on, in place of the one before."""
         if "gradients" in self._handles:
             remove(self._handles["gradients"])
-        self.reducer = made
+        self.reducer = active
         self.executor = Executor(
-            made, find_unused=self.find_unused_parameters, static_graph=self.static_graph, mixed=self.mixed,
-            told=None if self._learning is None else self._learning.gradient, observer=self.observer,
+            active, find_unused=self.find_unused_parameters, static_graph=self.static_graph, mixed=self.mixed,
+            on_gradient=None if self._learning is None else self._learning.gradient, observer=self.observer,
         )  # fmt: skip
         self._handles["gradients"] = self.executor.handles
 
@@ -232,23 +233,25 @@ class ScheduledModule(nn.Module):
         planner, lanes = self._planner, self._lanes
         assert planner is not None
         assert lanes is not None
-        made = SchemeSchedule(
+        active = SchemeSchedule(
             schedule, planner.model, plan, self.communicator, self._options, lanes, planner.make_optimizer
         )
         if self.optimizer is None:
-            self.optimizer = ScheduledOptimizer(made.stepper)
+            self.optimizer = ScheduledOptimizer(active.stepper)
             prepared = (self.module.register_state_dict_pre_hook, self.module.register_load_state_dict_pre_hook)
             self._handles["state"] = [register(lambda *_: self.complete()) for register in prepared]  # type: ignore[no-untyped-call]
         else:
+            # Momentum and counts of steps go over from the old schedule's updates to the new one's before the old
+            # memory goes.
             former: Sequence[ParameterUpdate] = self.reducer.stepper.updates
-            move_state(former, made.stepper.updates)
-            (self.optimizer.follow_with_groups if keep_groups else self.optimizer.follow)(made.stepper)
+            move_state(former, active.stepper.updates)
+            (self.optimizer.follow_with_groups if keep_groups else self.optimizer.follow)(active.stepper)
         self.schedule, planner.plan = schedule, plan
         if self.mixed is not None and self.mixed.reduce_dtype != self.mixed.dtype:
-            made.average_after(self.mixed.reduce_dtype)
-        self._carry_out(made)
+            active.average_after(self.mixed.reduce_dtype)
+        self._carry_out(active)
         self._announce(wanted=False)  # a module that announces by itself may have been asked by others since
-        self._announce(wanted=made.waits_in_forward or self.learns)
+        self._announce(wanted=active.waits_in_forward or self.learns)
 
     def _announce(self, *, wanted: bool) -> None:
         """Have modules announce, or announce no more, that forward uses their parameters."""
@@ -265,6 +268,8 @@ class ScheduledModule(nn.Module):
         planner, learning, lanes = self._planner, self._learning, self._lanes
         if planner is None or learning is None or lanes is None or not learning.done:
             return
+        # Only between two steps of the optimizer: in the middle of accumulation gradients lie in the memory of the old
+        # schedule.
         if self.require_backward_grad_sync and self.reducer.iteration % planner.accumulate == 0:
             self.executor.check_finished()
             self._learning = None

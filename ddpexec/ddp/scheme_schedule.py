@@ -202,7 +202,9 @@ class SchemeSchedule(ActiveSchedule):
             if state[key] != own:
                 what, remedy = f"the state is of {key} {state[key]!r}", f"load that of {own!r}, which this is"
                 raise OptionError(what, place="scheme's state", remedy=remedy)
-        sizes, own_sizes = ([tensor.numel() for tensor in kept] for kept in (state["tensors"], self.messages.kept))
+        sizes, own_sizes = (
+            [tensor.numel() for tensor in tensors] for tensors in (state["tensors"], self.messages.kept)
+        )
         if sizes != own_sizes:
             what = f"the state is of tensors of {sizes} elements, not {own_sizes}"
             raise OptionError(what, place="scheme's state", remedy="load that of the same model")
@@ -235,12 +237,12 @@ class SchemeSchedule(ActiveSchedule):
 
     def _eager_in(self, iteration: int) -> list[Eager]:
         """Return, by registration index, where gradients are copied as they come in `iteration`."""
-        found: list[Eager] = [None] * len(self.model.tensors)
+        eager: list[Eager] = [None] * len(self.model.tensors)
         for flat in self.messages.flats:
             if iteration % flat.every == 0 and not flat.late:
                 for place, index in enumerate(flat.indices):
-                    found[index] = (flat, place) if flat.eager[place] else None
-        return found
+                    eager[index] = (flat, place) if flat.eager[place] else None
+        return eager
 
     def _exchange_used(self) -> None:
         if self.schedule.update == "elsewhere" or not self._sent:

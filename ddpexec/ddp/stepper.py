@@ -126,12 +126,12 @@ class UpdateScheduler:
 
     def gather(self) -> list[Tensor]:
         """Wait for all gradients and return them, each element once on some rank: all of them, or this rank's part."""
-        found = []
+        gradients = []
         for update in self.updates:
             self._await_gradients(update, own=self._schedule.update == "after_backward")
             for flat in update.flats:
-                found += flat.own_gradients()
-        return found
+                gradients += flat.own_gradients()
+        return gradients
 
     # ---- updates take them
 

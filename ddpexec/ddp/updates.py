@@ -110,16 +110,16 @@ def move_state(old: Sequence[ParameterUpdate], new: Sequence[ParameterUpdate]) -
 
     Only state whose tensors have their parameter's shape can be divided, or such as counts steps.
     """
-    found = {tensor: state for update in old for tensor, state in getattr(update.optimizer, "state", {}).items()}
+    states = {tensor: state for update in old for tensor, state in getattr(update.optimizer, "state", {}).items()}
     for update in new:
         if old and len(old[0].groups) == len(update.groups):
             update.set_groups(map(hyperparameters, old[0].groups))
         for flat in update.flats:
             if flat.shard is None:
                 update_state = getattr(update.optimizer, "state", {})
-                update_state |= {tensor: found[tensor] for tensor in flat.parameters if tensor in found}
-            elif any(tensor in found for tensor in flat.parameters):
-                update.optimizer.state[flat.shard] = _divide_state(flat, [found[tensor] for tensor in flat.parameters])
+                update_state |= {tensor: states[tensor] for tensor in flat.parameters if tensor in states}
+            elif any(tensor in states for tensor in flat.parameters):
+                update.optimizer.state[flat.shard] = _divide_state(flat, [states[tensor] for tensor in flat.parameters])
 
 
 def _divide_state(flat: FlatGradients, states: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -30,16 +30,16 @@ def find_reachable(output: object, indices: Mapping[Node, int]) -> set[int]:
     tensors = _find_tensors(output)  # type: ignore[no-untyped-call]
     stack = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
     seen: set[Node] = set(stack)
-    found: set[int] = set()
+    reachable: set[int] = set()
     while stack:
         node = stack.pop()
         if node in indices:
-            found.add(indices[node])
+            reachable.add(indices[node])
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 stack.append(following)
-    return found
+    return reachable
 
 
 def tie(output: Any, started: Callable[[], None], *, clone: bool) -> Any:

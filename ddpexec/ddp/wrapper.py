@@ -186,6 +186,8 @@ class DistributedDataParallel(JoinableModule):
         planner = first = None
         buckets = self._plan_first(model) if scheme is None else plan or rebuilt_plan(model.policy, self.caps)
         construction.check_drop(drop, self._options, model.names)
+        # Collectives: torch's `_verify_param_shape_across_processes` and `_sync_module_states`, at the same place of
+        # its constructor.
         if init_sync:
             verify(model, self.communicator, self.device)
             if scheme is None:
@@ -286,8 +288,8 @@ class DistributedDataParallel(JoinableModule):
         if self._planner is not None:
             self._check_learned(f"scheme {self._planner.scheme.name}")
             self.complete()
-            plan, made = self._planner.make_other(groups, schedule)
-            self._install(made, plan, keep_groups=True)
+            plan, new_schedule = self._planner.make_other(groups, schedule)
+            self._install(new_schedule, plan, keep_groups=True)
         elif schedule is not None:
             what, remedy = f"scheme {schedule.scheme} steps an optimizer, and none was given", "give `make_optimizer`"
             raise OptionError(what, remedy=remedy)
@@ -309,10 +311,10 @@ class DistributedDataParallel(JoinableModule):
     def _build(self, model: ModelParameters, plan: BucketPlan) -> None:
         """Carry DDP's buckets out from the coming iteration on, `plan` first."""
         order = self._order_policy(model, planned=self._plan is not None)
-        made = BucketSchedule(model, plan, self.communicator, self._options, order)
+        bucket_schedule = BucketSchedule(model, plan, self.communicator, self._options, order)
         if self.mixed is not None:
-            made.average_after(self.mixed.reduce_dtype)
-        self._carry_out(made)
+            bucket_schedule.average_after(self.mixed.reduce_dtype)
+        self._carry_out(bucket_schedule)
 
     def _build_anew(self) -> None:
         """Begin anew over the communicator there is now."""

@@ -83,12 +83,12 @@ def make_lost_error(communicator: Members, what: str, error: Exception) -> LostR
     ignore_from_now_on()
     late = "imed out" in str(error) or "imeout" in str(error)
     notes = Notes(communicator.main, late)
-    found = _search(notes, communicator.places, communicator.rank)
+    lost = _search(notes, communicator.places, communicator.rank)
     reason = _ORNAMENT.sub("", " ".join(str(error).split()))[:300]
     failed = f"rank {communicator.rank}: {what} failed, as"
     others = [rank for rank in range(communicator.world_size) if rank != communicator.rank]
-    if found is not None:
-        return found.error(failed, reason)
+    if lost is not None:
+        return lost.error(failed, reason)
     silent = [rank for rank in others if rank not in notes.failed] if notes.late and notes.reached else []
     if silent:
         return LostRankError(
@@ -107,12 +107,12 @@ def make_lost_error(communicator: Members, what: str, error: Exception) -> LostR
 
 def termination_error(communicator: Members) -> LostRankError | None:
     """Return the error of a rank that was sent SIGTERM because others have ended; None where none has."""
-    found = _search(Notes(communicator.main, None), communicator.places, communicator.rank)
-    return None if found is None else found.error(f"rank {communicator.rank}: SIGTERM came, as", "")
+    lost = _search(Notes(communicator.main, None), communicator.places, communicator.rank)
+    return None if lost is None else lost.error(f"rank {communicator.rank}: SIGTERM came, as", "")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _LostRanks:
     """Ranks that are known to be gone, and how it is known."""
 
     ranks: Sequence[int]
@@ -125,7 +125,7 @@ class _Found:
         return LostRankError(text, remedy=self.remedy, speaker=self.speaker)
 
 
-def _search(notes: Notes, known: Places, own: int) -> _Found | None:
+def _search(notes: Notes, known: Places, own: int) -> _LostRanks | None:
     """Return who is gone as soon as anybody knows."""
     begin = time.monotonic()
     try:
@@ -139,16 +139,16 @@ def _search(notes: Notes, known: Places, own: int) -> _Found | None:
                 how = "; ".join(f"rank {rank} gave up: {text}" for rank, text in sorted(words.items()))
                 # Rank 0 has told of what it raised itself.
                 speaker = 0 if 0 in _members(notes, words) else _speaker(notes, own, words)
-                return _Found(sorted(words), how, None, speaker)
+                return _LostRanks(sorted(words), how, None, speaker)
             if gone := gone - notes.failed:
                 how = f"{_ranks(gone, places)} {'has' if len(gone) == 1 else 'have'} ended"
                 remedy = "see why it died or raised in its output"
-                return _Found(sorted(gone), how, remedy, _speaker(notes, own, gone))
+                return _LostRanks(sorted(gone), how, remedy, _speaker(notes, own, gone))
             # Stopped processes last: a rank that has ended or given up is the likelier cause.
             if stopped := find_stopped_ranks(places):
                 how = f"{_ranks(stopped, places)} {'is' if len(stopped) == 1 else 'are'} stopped"
                 remedy = "let it continue (SIGCONT), or see who stopped it"
-                return _Found(stopped, how, remedy, _speaker(notes, own, stopped))
+                return _LostRanks(stopped, how, remedy, _speaker(notes, own, stopped))
             if time.monotonic() > begin + (ANSWER_S if notes.late else PATIENCE_S):
                 return None
             time.sleep(0.02)

@@ -80,10 +80,10 @@ def measure_codecs(communicator: Communicator, device: torch.device) -> dict[str
                 taken = _seconds(hook, state, _bucket(side, device), device)
                 works.append(compression.work(scheme, parameters, 1))
                 times.append(max(taken - messages * plain_s, LEAST * taken))
-            found = fit(works, times)
+            roofline = fit(works, times)
             family = name.partition(":")[0]
-            costs[f"{family}_kernel_s"] = agree_on_median(found.launch_s, communicator)
-            costs[f"{family}_Bps"] = agree_on_median(found.memory_bandwidth, communicator)
+            costs[f"{family}_kernel_s"] = agree_on_median(roofline.launch_s, communicator)
+            costs[f"{family}_Bps"] = agree_on_median(roofline.memory_bandwidth, communicator)
     return costs
 
 

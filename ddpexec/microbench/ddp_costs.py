@@ -93,9 +93,9 @@ def make_small_bucket(numel: int, device: torch.device) -> tuple[FlatBucket, lis
     """Return a bucket of gradients of `numel` elements, and its parameters."""
     parameters = [nn.Parameter(torch.ones(numel, device=device)) for _ in range(BUCKET_PARAMETERS)]
     indices = tuple(range(BUCKET_PARAMETERS))
-    made = FlatBucket(0, indices, parameters, as_view=False, batched=False)
-    made.divisor = 2
-    return made, parameters
+    bucket = FlatBucket(0, indices, parameters, as_view=False, batched=False)
+    bucket.divisor = 2
+    return bucket, parameters
 
 
 class Copies:
@@ -167,8 +167,8 @@ class Copies:
         communicator.barrier()
         alone = [self._copy_one() for _ in range(max(len(copies), BUCKET_PARAMETERS))]
         # The collective may have ended during the last copy.
-        beside = copies[:-1] or copies or alone
-        return BesideCopies(quiet, busy, statistics.fmean(beside) / statistics.fmean(alone))
+        during = copies[:-1] or copies or alone
+        return BesideCopies(quiet, busy, statistics.fmean(during) / statistics.fmean(alone))
 
     def _copy_one(self) -> float:
         """Copy the next gradient in; return the seconds."""

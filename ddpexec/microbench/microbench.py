@@ -62,7 +62,7 @@ class Stages:
     ) -> None:
         self._part = None if path is None else part_of(path)
         self._first, self._progress = communicator.rank == 0, progress
-        self._asked = json.loads(json.dumps(asked or {}))
+        self._request = json.loads(json.dumps(asked or {}))
         what = "the exchange of what was measured before"
         self._done: dict[str, Any] = communicator.ask_rank_zero(self._load_kept, what)
         if self._done:
@@ -73,7 +73,7 @@ class Stages:
         if name not in self._done:
             self._done[name] = work()
             if self._first and self._part is not None:
-                document = {"asked": self._asked, "stages": self._done}
+                document = {"asked": self._request, "stages": self._done}
                 replace(self._part, json_text(document))
         return self._done[name]
 
@@ -88,10 +88,10 @@ class Stages:
             raise InputError(what, place=str(self._part), remedy=remedy) from error
         try:
             document: Any = json.loads(raw) if len(raw) <= MOST_BYTES else None
-            asked, stages = document["asked"], dict(document["stages"])
+            request, stages = document["asked"], dict(document["stages"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            asked, stages = None, {}
-        if asked != self._asked:
+            request, stages = None, {}
+        if request != self._request:
             self._progress(f"begins anew: {self._part} was kept for something else")
             return {}
         return stages
@@ -143,8 +143,8 @@ def microbench(
     which stages are kept until it is whole.
     """
     clock, workload, load_s = ProcessorClock(), load.workload, load.seconds
-    asked = {"sizes": list(sizes_bytes), "together": [list(sizes) for sizes in together], "load_s": load_s}
-    stages = Stages(launched.communicator, keep, {**asked, **_config(launched, workload)}, progress)
+    request = {"sizes": list(sizes_bytes), "together": [list(sizes) for sizes in together], "load_s": load_s}
+    stages = Stages(launched.communicator, keep, {**request, **_config(launched, workload)}, progress)
     rows = measure_allreduce(launched, sizes_bytes, progress, stages)
     for row in rows:
         progress(f"allreduce {row.size_bytes:,} B: {row.time_s * 1e6:.1f} us")

@@ -86,6 +86,7 @@ class Run:
         self.settings = settings
         self.device = device
         groups = round_robin(settings.process_groups, settings.timeout)
+        # From here on most lines are collectives, or make groups: every rank passes them in this order.
         self.communicator = Communicator(groups)
         self.rank, self.world_size = self.communicator.rank, self.communicator.world_size
         settings.check_ranks(self.world_size)
@@ -180,6 +181,7 @@ class Run:
         before = len(notes)
         self._train_block(range(DISCARDED, DISCARDED + (1 + steps) * every), local=local)
         seconds = sum(self.records.iteration(note, 0).iteration_s for note in notes[before + every :]) / steps
+        # The first step of a block never counts; steps without communication are measured and leave no trace.
         del notes[before : None if local else before + every]
         return seconds
 
@@ -206,16 +208,16 @@ class Run:
     def first(self) -> dict[str, object]:
         """Return what constructing the wrapper took this rank, and the iterations that do not count, in seconds."""
         notes = self.observer.notes[:DISCARDED]
-        found = [self.records.iteration(note, index).iteration_s for index, note in enumerate(notes)]
-        return {"construction_s": self.construction_s, "iterations_s": found}
+        seconds = [self.records.iteration(note, index).iteration_s for index, note in enumerate(notes)]
+        return {"construction_s": self.construction_s, "iterations_s": seconds}
 
     def gather(self, trace: Trace) -> Trace | None:
         """Return on rank 0 the trace of all ranks without spans and gradients, enough for the numbers; else None."""
         mine = [replace(iteration, gradients=()) for iteration in trace.iterations]
         gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
         with name_lost_ranks(self.communicator, "the gathering of the ranks' traces"):
-            told = mine, self.local_s(), self.served, self.processors.since()
-            dist.gather_object(told, gathered, group_dst=0, group=self.communicator.main)
+            own = mine, self.local_s(), self.served, self.processors.since()
+            dist.gather_object(own, gathered, group_dst=0, group=self.communicator.main)
         if gathered is None:
             return None
         everything: list[Iteration] = [iteration for part, *_ in gathered for iteration in part]
@@ -333,18 +335,18 @@ class Run:
 
     def _batches(self, workload: Workload | None) -> Batches | None:
         """Return what loads batches; None where they are there, or the user's own step loads them."""
-        asked = self.settings.input_stage
-        if asked == NO_INPUT:
+        stage_name = self.settings.input_stage
+        if stage_name == NO_INPUT:
             return None
         if isinstance(self.subject.model, OwnTraining):
-            if asked != RECORDED_INPUT:
+            if stage_name != RECORDED_INPUT:
                 remedy = "write `input_stage=recorded`: what it does before forward counts then"
                 raise OptionError("a step of one's own loads its batches itself", place="input_stage", remedy=remedy)
             return None
-        if workload is None and asked == RECORDED_INPUT:
+        if workload is None and stage_name == RECORDED_INPUT:
             remedy = "write e.g. load=12ms,workers=4,copy=38MB"
             raise OptionError(f"{self.subject.model.name} has none recorded", place="input_stage", remedy=remedy)
-        stage = input_stage(asked) if workload is None else self.settings.input_of(workload)
+        stage = input_stage(stage_name) if workload is None else self.settings.input_of(workload)
         return None if stage is None else Batches(stage, self.device)
 
     def _make_slower(self) -> SlowedModule | None:

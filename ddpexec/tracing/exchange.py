@@ -87,6 +87,7 @@ def serve_clock(address: str, token: str) -> tuple[int, Callable[[], None]]:
 
     def accept() -> None:
         with listener, contextlib.suppress(OSError):
+            # A thread a caller: one that never answers must not keep the next one out.
             while True:
                 caller, _ = listener.accept()
                 threading.Thread(target=answer, args=(caller,), daemon=True).start()
@@ -148,8 +149,8 @@ def _interface_address(name: str) -> str | None:
     import fcntl
 
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        found = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", name[:15].encode()))
-        return socket.inet_ntoa(found[20:24])
+        answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", name[:15].encode()))
+        return socket.inet_ntoa(answer[20:24])
     return None
 
 
@@ -184,8 +185,8 @@ class Exchange:
         heard: see `Listener`.
     """
 
-    def __init__(self, rank: int, world_size: int, heard: Listener) -> None:
-        self._rank, self._world, self._heard = rank, world_size, heard
+    def __init__(self, rank: int, world_size: int, listener: Listener) -> None:
+        self._rank, self._world, self._heard = rank, world_size, listener
         self._name: str | None = None
         self._stop_clock: Callable[[], None] = lambda: None
         self._queue: queue.Queue[tuple[int, Document] | None] = queue.Queue(_QUEUED)
@@ -220,17 +221,18 @@ class Exchange:
         with contextlib.suppress(*_ERRORS):
             store = connection() if self._world > 1 and dist.is_initialized() else None
             self._align(store)
+        # Set whatever went wrong above: `align` waits for it, in the training's own thread.
         self._aligned.set()
-        while (told := self._queue.get()) is not None:
+        while (interval_words := self._queue.get()) is not None:
             others: dict[int, Document] = {}
             if store is not None:
                 try:
-                    self._say(store, *told)
-                    others = self._hear(store, told[0]) if self._rank == 0 else {}
+                    self._say(store, *interval_words)
+                    others = self._hear(store, interval_words[0]) if self._rank == 0 else {}
                 except _ERRORS:
                     store = None  # its keeper is gone: the lines of this rank go on
             with contextlib.suppress(*_ERRORS):
-                self._heard(*told, others)
+                self._heard(*interval_words, others)
         self._stop_clock()
         if self._rank == 0 and store is not None:
             with contextlib.suppress(*_ERRORS):
@@ -241,6 +243,7 @@ class Exchange:
             return
         store.set(self._key(interval, self._rank), json.dumps(words))
         with contextlib.suppress(*_ERRORS):
+            # The interval before may still be read by rank 0, the one before that no longer.
             store.delete_key(self._key(interval - 2, self._rank))
 
     def _hear(self, store: Any, interval: int) -> dict[int, Document]:
@@ -267,25 +270,26 @@ class Exchange:
         until = time.monotonic() + ALIGN_S
         if (mine := find_own_address()) is not None:
             store.set(f"{_ROOT}/caller", mine)
-        while (told := self._follow(store)) is None:
+        while (clock := self._follow(store)) is None:
             if time.monotonic() > until:
                 return
             time.sleep(_POLL_S)
-        if told["machine"] == find_place()[0]:
+        if clock["machine"] == find_place()[0]:
             self.offset_s = 0.0
-        elif told["port"] is not None:
-            self.offset_s = offset_to(told["address"], told["port"], told["token"])
+        elif clock["port"] is not None:
+            self.offset_s = offset_to(clock["address"], clock["port"], clock["token"])
 
     def _follow(self, store: Any) -> dict[str, Any] | None:
         """Take part in what rank 0 traces, and return where its clock is; None where that has not begun."""
         if not store.check([f"{_ROOT}/clock"]):
             return None
-        told: dict[str, Any] = json.loads(store.get(f"{_ROOT}/clock"))
-        if told["name"] in _followed:
+        clock: dict[str, Any] = json.loads(store.get(f"{_ROOT}/clock"))
+        # Left by a loop that this process traced before: rank 0 has not begun the present one.
+        if clock["name"] in _followed:
             return None
-        _followed.add(told["name"])
-        self._name = told["name"]
-        return told
+        _followed.add(clock["name"])
+        self._name = clock["name"]
+        return clock
 
     def _answer(self, store: Any) -> None:
         """Answer whoever asks for this rank's clock, on a thread of its own; none asks where all share a machine."""

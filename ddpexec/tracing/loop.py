@@ -113,9 +113,9 @@ class LoopHooks:
         if not self._counts(module) or not any(each.requires_grad for each in module.parameters()):
             return
         self._find.remove()
-        if (found := self._find_watched(module, inputs)) is None:
+        if (subject := self._find_watched(module, inputs)) is None:
             return
-        watched, self._listener = found
+        watched, self._listener = subject
         self._undo.append(watched.register_forward_pre_hook(self._forward_begins, prepend=True).remove)
         self._undo.append(watched.register_forward_hook(self._forward_ended).remove)
         if watched is module:
@@ -164,6 +164,6 @@ class LoopHooks:
         self._tell("on_input", begin, time.perf_counter())
         return batch
 
-    def _tell(self, what: str, *told: Any) -> None:
+    def _tell(self, what: str, *arguments: Any) -> None:
         if self._listener is not None:
-            getattr(self._listener, what)(*told)
+            getattr(self._listener, what)(*arguments)

@@ -100,10 +100,10 @@ class Iterations(LoopStamps):
     """
 
     def __init__(
-        self, subject: TracedModule, observer: Observer, settings: TraceSettings, told: Callable[[bool], None]
+        self, subject: TracedModule, observer: Observer, settings: TraceSettings, on_step: Callable[[bool], None]
     ) -> None:
         super().__init__(observer)
-        self._subject, self._settings, self._told = subject, settings, told
+        self._subject, self._settings, self._on_step = subject, settings, on_step
         self.closed: list[Note] = observer.notes
         self.step, self.index = -1, -1
         self.step_s = 0.0
@@ -114,7 +114,7 @@ class Iterations(LoopStamps):
 
     def on_forward(self) -> None:
         """Forward begins."""
-        self._told(self._begin())
+        self._on_step(self._begin())
 
     def _begin(self) -> bool:
         """Begin an iteration where one is over; return whether it is the first of a step."""
@@ -241,18 +241,18 @@ class Rotation:
         self._name_own_file(self._folder).rename(self._name_own_file(target))
         if self._rank == 0:
             shutil.copyfile(self._folder / "run.json", target / "run.json")
-        kept = self._files - 1
+        folders = self._files - 1
         earlier = self._list_earlier()
-        for old in earlier[: max(0, len(earlier) - kept)]:
+        for old in earlier[: max(0, len(earlier) - folders)]:
             self._remove(old)
 
     def _list_earlier(self) -> list[Path]:
         """Return the folders of earlier files of this rank, oldest first."""
         if not self._folder.is_dir():
             return []
-        found = [each for each in self._folder.iterdir() if re.fullmatch(r"steps-\d{8,}", each.name)]
+        folders = [each for each in self._folder.iterdir() if re.fullmatch(r"steps-\d{8,}", each.name)]
         return sorted(
-            (each for each in found if self._name_own_file(each).exists()), key=lambda each: int(each.name[6:])
+            (each for each in folders if self._name_own_file(each).exists()), key=lambda each: int(each.name[6:])
         )
 
     def _remove(self, earlier: Path) -> None:
@@ -343,8 +343,8 @@ class Session:
         """Tell of the interval that ends before the iteration `index`, the first of `step`."""
         number, first = self._first_step // self._settings.interval, self._first_step
         mine = [it for it in self._in_interval if it.index < index]
-        told = describe_interval(number, first, max(1, step - first), self._step_s[: step - first], mine)
-        self.exchange.tell(number, {**told, "time": utc(time.time())})
+        summary = describe_interval(number, first, max(1, step - first), self._step_s[: step - first], mine)
+        self.exchange.tell(number, {**summary, "time": utc(time.time())})
         self._first_step, self._due = step, None
         del self._step_s[: step - first]
         del self._in_interval[: len(mine)]

@@ -78,10 +78,10 @@ class ShardedSubject(TracedModule):
         super().__init__(module, collect(module), observer)
         tensors = (*self.model.tensors, *self.model.frozen_tensors)
         place = {parameter: index for index, parameter in enumerate(tensors)}
-        found = [each for each in module.modules() if isinstance(each, FSDPModule)]
+        sharded = [each for each in module.modules() if isinstance(each, FSDPModule)]
         self._units = [
             (group, tuple(place[each.sharded_param] for each in group.fsdp_params if each.sharded_param in place))
-            for each in found
+            for each in sharded
             for group in each._get_fsdp_state()._fsdp_param_groups
         ]
         self._parameters = {
@@ -109,8 +109,8 @@ class ShardedSubject(TracedModule):
                     self._put(
                         group.mesh_info, "replicate_process_group", WatchedReplicas(replicas, self._watch, reduced)
                     )
-        made = [(index, getattr(each, "_unsharded_param", None)) for index, each in self._parameters.items()]
-        self._stamps.attach([(index, tensor) for index, tensor in made if tensor is not None])
+        unsharded = [(index, getattr(each, "_unsharded_param", None)) for index, each in self._parameters.items()]
+        self._stamps.attach([(index, tensor) for index, tensor in unsharded if tensor is not None])
 
     def detach(self) -> None:
         """Put back what the units gathered and reduced with, and take the hooks away."""
@@ -272,7 +272,7 @@ class OwnSubject(TracedModule):
 
 def list_rebuilt_buckets(ddp: nn.parallel.DistributedDataParallel) -> list[tuple[int, ...]]:
     """Return the buckets as torch's log has them once they are rebuilt; nothing before."""
-    told = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")  # type: ignore[no-untyped-call]
+    text = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")  # type: ignore[no-untyped-call]
     order = reducer_order(ddp)
-    groups = [[int(index) for index in group.split()] for group in str(told).split(",") if group.strip()]
+    groups = [[int(index) for index in group.split()] for group in str(text).split(",") if group.strip()]
     return [tuple(group if order is None else (order[index] for index in group)) for group in groups]

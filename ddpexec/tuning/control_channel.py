@@ -47,9 +47,9 @@ class ControlChannel:
 
     def gather(self, word: object) -> list[Any]:
         """Return every rank's word on the rank that decides, nothing elsewhere."""
-        heard: list[Any] | None = [None] * self.world_size if self.leads else None
-        dist.gather_object(word, heard, group_dst=0, group=self._group)
-        return heard or []
+        answers: list[Any] | None = [None] * self.world_size if self.leads else None
+        dist.gather_object(word, answers, group_dst=0, group=self._group)
+        return answers or []
 
     def follow(self, word: object) -> Any:
         """Return the word of the rank that decides; what others give is not heard."""

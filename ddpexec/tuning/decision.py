@@ -61,6 +61,8 @@ class Trials:
         """Try all, within so many steps as are `left`; return the number of the plan that stays, which is in force."""
         while (turn := self._group.follow(self._turn(left()))) is not None:
             number, steps, running, added = turn
+            # Rank 0's turn names the plan, how long it runs, which others are still in the race, and a plan that joins:
+            # every rank makes the same reducers in the same order, as their construction may be a collective.
             if added is not None:
                 self._add(added)
             for other, plan in enumerate(self.plans):
@@ -69,9 +71,9 @@ class Trials:
             yield from run_steps(self._switch.use(self.plans[number]), taken)
             block = yield from run_steps(steps, taken)
             self.own_steps[number] += block
-            heard = self._group.gather(block)
-            if heard:
-                self.race.take(number, [fmean(each) for each in zip(*heard, strict=True)])
+            blocks = self._group.gather(block)
+            if blocks:
+                self.race.take(number, [fmean(each) for each in zip(*blocks, strict=True)])
         stays: int = self._group.follow(self.race.choose_plan() if self._group.leads else PRESENT)
         self._switch.use(self.plans[stays])
         return stays
@@ -165,8 +167,8 @@ class RoundDecision:
 
     def notes(self) -> list[str]:
         """Return what to know of how it was measured: that the machine was busy."""
-        told = [] if self.other_work is None else self.other_work.notes()
-        return [f"ddpexec.tuned: note: {line}" for line in told]
+        lines = [] if self.other_work is None else self.other_work.notes()
+        return [f"ddpexec.tuned: note: {line}" for line in lines]
 
     def describe(self) -> TuningRound:
         """Return it as the page has it."""

@@ -45,7 +45,7 @@ def compare(steps: Sequence[Sequence[float]], probability: float = SURE) -> list
         probability: one-sided, of what a plan saves at least.
     """
     base, base_error, base_freedom = _trim_mean(steps[0])
-    found = [Measured(base, len(steps[0]))]
+    results = [Measured(base, len(steps[0]))]
     for other in steps[1:]:
         mean, error, freedom = _trim_mean(other)
         both = base_error + error
@@ -54,8 +54,8 @@ def compare(steps: Sequence[Sequence[float]], probability: float = SURE) -> list
             margin_s = student(probability, least) * math.sqrt(both)
         else:
             margin_s = 0.0
-        found.append(Measured(mean, len(other), base - mean, base - mean - margin_s))
-    return found
+        results.append(Measured(mean, len(other), base - mean, base - mean - margin_s))
+    return results
 
 
 def _trim_mean(steps: Sequence[float]) -> tuple[float, float, float]:

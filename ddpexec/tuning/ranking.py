@@ -71,8 +71,8 @@ def neighbours(ranking: CapRanking, winner: Candidate, tried: Collection[tuple[s
     count = len(winner.groups)
     more = sorted((each for each in near if len(each.groups) > count), key=lambda each: len(each.groups))
     fewer = sorted((each for each in near if len(each.groups) < count), key=lambda each: -len(each.groups))
-    found = [each for each in (*more[:1], *fewer[:1]) if each.plan.key not in tried]
-    return sorted(found, key=lambda each: -each.gain)
+    untried = [each for each in (*more[:1], *fewer[:1]) if each.plan.key not in tried]
+    return sorted(untried, key=lambda each: -each.gain)
 
 
 CAPS_OFF = 0.02
@@ -163,28 +163,32 @@ def rank_caps(observed: Observed) -> CapRanking:
     answers = Answers()
 
     def predicted(chosen: Options) -> Prediction:
-        asked = Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, chosen, calibration)
-        return answers.predict(asked, local_s=0.0, band=False)
+        question = Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, chosen, calibration)
+        return answers.predict(question, local_s=0.0, band=False)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         seen_by = replace(options, plan=custom_plan(job.parameters, present[0].groups))
         seen = predicted(seen_by)
         now = seen if job.scheme == DDP else predicted(replace(seen_by, scheme=job.scheme))
-        found = _predict_under_ddp(seen, options, job, calibration, predicted)
-        found += _predict_schemes(found, options, job, calibration, predicted)
-        ranked = sorted(found, key=lambda each: each[1].iteration_s)
-        told = [
+        plans = _predict_under_ddp(seen, options, job, calibration, predicted)
+        plans += _predict_schemes(plans, options, job, calibration, predicted)
+        ranked = sorted(plans, key=lambda each: each[1].iteration_s)
+        candidates = [
             Candidate(plan, each.iteration_s, (now.iteration_s - each.iteration_s) / observed.step_s)
             for plan, each in ranked
         ]
+        # Only near the best is a band worth its time. To what the constants leave open comes what the present step is
+        # predicted wrong by, and what plans differ by from each other: independent, so their squares add.
         sure, missed = with_band(now), math.hypot(seen.iteration_s / observed.step_s - 1, CAPS_OFF)
-        for place, (candidate, (_, each)) in enumerate(zip(told, ranked, strict=True)):
-            if candidate.gain >= told[0].gain - BANDED:
+        for place, (candidate, (_, each)) in enumerate(zip(candidates, ranked, strict=True)):
+            if candidate.gain >= candidates[0].gain - BANDED:
                 low, high = (side * now.iteration_s / observed.step_s for side in gain_band(sure, with_band(each)))
                 below, above = math.hypot(candidate.gain - low, missed), math.hypot(high - candidate.gain, missed)
-                told[place] = replace(candidate, gain_low=candidate.gain - below, gain_high=candidate.gain + above)
-    return CapRanking(now.iteration_s, observed.step_s, wire, tuple(told))
+                candidates[place] = replace(
+                    candidate, gain_low=candidate.gain - below, gain_high=candidate.gain + above
+                )
+    return CapRanking(now.iteration_s, observed.step_s, wire, tuple(candidates))
 
 
 def _predict_under_ddp(
@@ -200,22 +204,22 @@ def _predict_under_ddp(
     # Below a few MiB in all, caps between the gradients' own sizes are what is left to choose.
     sizes += [round(total_mb * share, 3) for share in (0.1, 0.25, 0.5) if total_mb * share < CAPS_MB[0]]
     caps = [BucketCaps(), *(BucketCaps(bucket_cap_mb=size) for size in sorted(set(sizes)))]
-    found: dict[Groups, PredictedPlan] = {}
+    by_groups: dict[Groups, PredictedPlan] = {}
 
     def look_at(each: BucketCaps, least_s: float | None = None) -> Prediction:
         prediction = predicted(replace(options, caps=each))
         plan = TrialPlan(each, tuple(tuple(group) for group in prediction.plan.groups()))
         if least_s is None or is_list_worth_it(prediction.iteration_s, least_s, default.iteration_s):
-            found.setdefault(plan.groups, (plan, prediction))
+            by_groups.setdefault(plan.groups, (plan, prediction))
         return prediction
 
     default, *single = map(look_at, caps)
     listed = pipeline_plan(now, calibration)
     if listed is not None:
-        given = caps_giving(listed, job.parameters, find_unused=options.find_unused_parameters)
-        if given is not None and given not in caps:
-            look_at(given, min(each.iteration_s for each in (default, *single)))
-    return list(found.values())
+        caps_of_list = caps_giving(listed, job.parameters, find_unused=options.find_unused_parameters)
+        if caps_of_list is not None and caps_of_list not in caps:
+            look_at(caps_of_list, min(each.iteration_s for each in (default, *single)))
+    return list(by_groups.values())
 
 
 def _predict_schemes(
@@ -227,18 +231,18 @@ def _predict_schemes(
 ) -> list[PredictedPlan]:
     """Return other schemes on the buckets that are best under DDP, with the schedules that they were predicted with."""
     best = sorted(by_ddp, key=lambda each: each[1].iteration_s)[:SCHEMES_ON]
-    found: list[PredictedPlan] = []
+    plans: list[PredictedPlan] = []
     for scheme in job.schemes:
         if scheme == DDP:
             continue
         for plan, of_ddp in best[:1] if scheme in WITHOUT_BUCKETS else best:
             with contextlib.suppress(InputError):  # an option that this scheme does not go with
-                made = predicted(replace(options, plan=custom_plan(job.parameters, plan.groups), scheme=scheme))
+                prediction = predicted(replace(options, plan=custom_plan(job.parameters, plan.groups), scheme=scheme))
                 schedule = schedule_of(
-                    made.options, made.workload, of_ddp.plan, made.placement, job.backend, calibration
+                    prediction.options, prediction.workload, of_ddp.plan, prediction.placement, job.backend, calibration
                 )
-                found.append((replace(plan, schedule=schedule), made))
-    return found
+                plans.append((replace(plan, schedule=schedule), prediction))
+    return plans
 
 
 def workload_of(job: ObservedJob, ranks: Sequence[RankSteps]) -> Workload:
@@ -261,8 +265,8 @@ def workload_of(job: ObservedJob, ranks: Sequence[RankSteps]) -> Workload:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a parameter without a gradient has none anywhere
             latest = np.nanmedian(np.nanmax(moments, axis=0), axis=0)
-        found: Seconds = np.maximum(latest - forward_s, 0.0)[None, :]
-        return found
+        since_forward: Seconds = np.maximum(latest - forward_s, 0.0)[None, :]
+        return since_forward
 
     hook_s = gradients("hook_s", "forward_s", float(forward.host_s[0]))
     ready_s = gradients("ready_s", "forward_device_s", float(forward.device_s[0]))

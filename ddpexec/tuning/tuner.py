@@ -54,14 +54,14 @@ def probes(job: ObservedJob, ranks: Sequence[RankSteps]) -> list[TrialPlan]:
         return []
     order = [index for group in ranks[0].groups for index in group]
     sizes = [size for size, _ in wire.seen]
-    found: list[TrialPlan] = []
+    plans: list[TrialPlan] = []
     for share in (_SMALLER, _LARGER):
         caps = BucketCaps(bucket_cap_mb=share * sizes[-1] / MIB)
         plan = rebuilt_plan(job.parameters, caps, order)
-        made = [bucket.size_bytes for bucket in plan.buckets]
-        if max(*made, *sizes) >= APART * min(*made, *sizes):
-            found.append(TrialPlan(caps, tuple(tuple(group) for group in plan.groups())))
-    return found
+        bucket_bytes = [bucket.size_bytes for bucket in plan.buckets]
+        if max(*bucket_bytes, *sizes) >= APART * min(*bucket_bytes, *sizes):
+            plans.append(TrialPlan(caps, tuple(tuple(group) for group in plan.groups())))
+    return plans
 
 
 WINDOW = 100
@@ -192,6 +192,10 @@ class Tuner:
     # ---- one life: rounds, and the clock between them
 
     def _live(self) -> Steps:
+        # The tuner is a coroutine: each `yield` hands control back to the training until its next step is over, whose
+        # seconds come back as the value. Every rank runs the same yields, for each message of the control channel is
+        # sent between the same two steps on all of them; a rank that took another branch would leave the others
+        # waiting. So what branches is decided on rank 0 and told by `follow`.
         while True:
             decision = yield from self._round()
             self._tell(decision)
@@ -205,6 +209,8 @@ class Tuner:
             if ended is None:
                 continue
             window = self._number
+            # A rank alone sees its shift, and a message only for that would be sent in every window. It leaves a note
+            # in the store instead, and two synchronised steps later all ranks read the same.
             if ended:
                 self._group.note_shift(window)
             yield from run_steps(HEARD_AFTER, [])
@@ -269,8 +275,8 @@ class Tuner:
         self._present, self._switch = present, self._switch or PlanSwitch(self._wrapped, present)
         trials = Trials(self._group, self._switch, present, candidates, decision.ranking)
         stays = yield from trials.run(lambda: self._steps - (self._number - decision.first_step), taken)
-        kept = trials.plans[stays]
-        decision.kept = decision.present if stays == PRESENT else self._line(kept.caps, kept.scheme)
+        winner = trials.plans[stays]
+        decision.kept = decision.present if stays == PRESENT else self._line(winner.caps, winner.scheme)
         if self._group.leads:
             decision.judge(trials.tried, trials.race.measure(), stays)
         else:
@@ -282,41 +288,42 @@ class Tuner:
         """Return all ranks' steps by plan (on rank 0), the usual step, the present buckets, and a small message."""
         with _disable_collection():
             own, seen = yield from self._run_stamped(OBSERVED, taken)
-            heard = self._group.gather((own, seen, self._observer.unfit))
+            reports = self._group.gather((own, seen, self._observer.unfit))
         small_s = self._group.measure_small_message_s(SMALL_BYTES) if self._observer.job.backend == "gloo" else None
-        asked: list[TrialPlan] = []
+        to_probe: list[TrialPlan] = []
         present: Groups | None = None
         plans: list[list[RankSteps]] = []
         step_s = 0.0
-        unfit = next((why for *_, why in heard if why is not None), None)
-        if self._group.leads and unfit is None and all(each is not None for _, each, _ in heard):
-            plans.append([each for _, each, _ in heard])
-            step_s = median(fmean(each) for each in zip(*(durations for durations, *_ in heard), strict=True))
+        # One rank whose stamps are of no use is enough: all keep their plan, for the same reason.
+        unfit = next((why for *_, why in reports if why is not None), None)
+        if self._group.leads and unfit is None and all(each is not None for _, each, _ in reports):
+            plans.append([each for _, each, _ in reports])
+            step_s = median(fmean(each) for each in zip(*(durations for durations, *_ in reports), strict=True))
             present = tuple(tuple(group) for group in plans[0][0].groups)
-            asked = probes(self._observer.job, plans[0]) if small_s is None else []
-        asked, present, unfit = self._group.follow((asked, present, unfit))
+            to_probe = probes(self._observer.job, plans[0]) if small_s is None else []
+        to_probe, present, unfit = self._group.follow((to_probe, present, unfit))
         decision.reason = unfit or "no bucket was seen on its way"
-        if present is not None and asked:
+        if present is not None and to_probe:
             observed = TrialPlan(caps_in_force(self._wrapped), present)
-            yield from self._probe(decision, observed, asked, plans, taken)
+            yield from self._probe(decision, observed, to_probe, plans, taken)
         return plans, step_s, present, small_s
 
     def _probe(
         self,
         decision: RoundDecision,
         observed: TrialPlan,
-        asked: Sequence[TrialPlan],
+        to_probe: Sequence[TrialPlan],
         plans: list[list[RankSteps]],
         taken: list[float],
     ) -> Steps:
         """Add what is seen of plans that give messages of other sizes."""
         self._present, self._switch = self._present or observed, self._switch or PlanSwitch(self._wrapped, observed)
-        for plan in asked:
+        for plan in to_probe:
             yield from run_steps(self._switch.use(plan), taken)
             _, seen = yield from self._run_stamped(PROBED, taken)
-            heard = self._group.gather(seen)
-            if heard and all(each is not None for each in heard):
-                plans.append(heard)
+            reports = self._group.gather(seen)
+            if reports and all(each is not None for each in reports):
+                plans.append(reports)
             decision.probed += 1
         yield from run_steps(self._switch.use(observed), taken)
 
@@ -347,16 +354,16 @@ class Tuner:
         """Return what rank 0 says now: why nothing is tried, or what is; None where it must wait."""
         if self._predictor is None:
             return None
-        found = self._predictor.answer()
-        if found is None:
+        answer = self._predictor.answer()
+        if answer is None:
             return ("the prediction was not there in time", []) if last else None
         self._predictor.close()
-        if not isinstance(found, CapRanking):
-            return str(found), []
-        decision.ranking = found
-        if worth := choose(found, present):
+        if not isinstance(answer, CapRanking):
+            return str(answer), []
+        decision.ranking = answer
+        if worth := choose(answer, present):
             return "tried", worth
-        others = [each for each in found.candidates if each.plan.key != present.key]
+        others = [each for each in answer.candidates if each.plan.key != present.key]
         best = max((each.gain_high or each.gain for each in others), default=0.0)
         return f"no plan is predicted to gain {WORTH_IT:.0%}: {max(best, 0.0):.1%} at most", []
 
@@ -405,8 +412,8 @@ class Tuner:
         if dist.get_world_size(group) < 2:
             return "one rank alone sends nothing"
         self._words = ControlChannel(group)
-        heard = self._words.gather(refusal(model))
-        reason: str | None = self._words.follow(next((each for each in heard if each is not None), None))
+        reasons = self._words.gather(refusal(model))
+        reason: str | None = self._words.follow(next((each for each in reasons if each is not None), None))
         return reason
 
     def _tell(self, decision: RoundDecision) -> None:

@@ -95,16 +95,16 @@ def _rates(carried: Sequence[_Carried]) -> tuple[float, float]:
     Bytes are the seconds alone times one rate and the seconds beside others times another, by least squares of relative
     errors; one rate where the second would be below the first.
     """
-    sizes, alone, beside = (
+    sizes, alone, during = (
         np.array([getattr(each, name) for each in carried], dtype=np.float64)
         for name in ("size_bytes", "alone_s", "beside_s")
     )
-    rows = np.stack([alone / sizes, beside / sizes], axis=1)
+    rows = np.stack([alone / sizes, during / sizes], axis=1)
     if np.linalg.matrix_rank(rows) == 2:
         rate, both = map(float, np.linalg.lstsq(rows, np.ones(len(sizes)), rcond=None)[0])
         if 0 < rate <= both <= _TOGETHER * rate:
             return 1 / rate, both / rate
-    return float((alone + beside).sum() / sizes.sum()), 1.0
+    return float((alone + during).sum() / sizes.sum()), 1.0
 
 
 def _line(seen: tuple[tuple[int, float], ...]) -> Wire:
@@ -137,11 +137,11 @@ def _spans(ranks: Sequence[RankSteps]) -> list[list[tuple[int, float, float]]]:
     steps = min(len(rank.sent) for rank in ranks)
     usual = [step for step in range(steps) if len({len(rank.sent[step]) for rank in ranks}) == 1]
     moved = list(zip(ranks, _shifts(ranks, usual), strict=True))
-    found = []
+    spans = []
     for step in usual:
         begins = [[each.started_s + shift for each in rank.sent[step]] for rank, shift in moved]
         ends = [[each.ended_s + shift for each in rank.sent[step]] for rank, shift in moved]
-        found.append(
+        spans.append(
             [
                 (sent.size_bytes, max(begin), max(max(begin), median(end)))
                 for sent, begin, end in zip(
@@ -149,7 +149,7 @@ def _spans(ranks: Sequence[RankSteps]) -> list[list[tuple[int, float, float]]]:
                 )
             ]
         )
-    return found
+    return spans
 
 
 def _list_carried(step: Sequence[tuple[int, float, float]], latency_s: float) -> list[_Carried]:
@@ -179,9 +179,9 @@ def measure_shared(spans: Sequence[tuple[float, float]]) -> list[tuple[float, fl
     [(2.0, 1.0), (2.0, 1.0)]
     """
     edges = sorted({edge for span in spans for edge in span})
-    found = [[0.0, 0.0] for _ in spans]
+    totals = [[0.0, 0.0] for _ in spans]
     for low, high in pairwise(edges):
         here = [number for number, (begin, end) in enumerate(spans) if begin <= low and end >= high]
         for number in here:
-            found[number][len(here) > 1] += (high - low) / len(here)
-    return [(alone, beside) for alone, beside in found]
+            totals[number][len(here) > 1] += (high - low) / len(here)
+    return [(alone, shared) for alone, shared in totals]

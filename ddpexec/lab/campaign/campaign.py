@@ -95,8 +95,8 @@ def inputs_fingerprint(configuration: Configuration, network: MeasuredNetwork, f
 
 def options(configuration: Configuration) -> Options:
     """Return the configuration as the simulation takes it."""
-    asked = configuration.run.options
-    return cast("Options", build(Options, {**asked, "backend": "gloo", "seed": asked["seed"] + 1}))
+    run_options = configuration.run.options
+    return cast("Options", build(Options, {**run_options, "backend": "gloo", "seed": run_options["seed"] + 1}))
 
 
 START_S = 8.0
@@ -252,11 +252,11 @@ def check_code(chosen: Sequence[Configuration], *, trust_code: bool) -> None:
     """Refuse the first function or class of one's own, or with `trust_code` the first that cannot be run."""
     for each in chosen:
         for name in CODE:
-            given = str(each.run.options[name])
-            if not names_code(given):
+            path = str(each.run.options[name])
+            if not names_code(path):
                 continue
             if not trust_code:
-                what, remedy = f"`{name}: {given}` would import and run code", "give --trust-code if you trust it"
+                what, remedy = f"`{name}: {path}` would import and run code", "give --trust-code if you trust it"
                 raise InputError(what, place=each.name, remedy=remedy)
             each.settings()
 

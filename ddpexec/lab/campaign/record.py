@@ -206,11 +206,11 @@ def _round_to_microseconds(document: Mapping[str, Any], zero_s: float) -> dict[s
     """Return an iteration's document with moments counted from `zero_s`, moments and durations rounded."""
     moments = {"start_s", "end_s", "ready_s", "launched_s", "started_s", "wire_s", "finished_s", "written_s"}
 
-    def value(key: str, given: Any) -> Any:
+    def value(key: str, entry: Any) -> Any:
         if key == "buckets":
-            return [_round_to_microseconds(bucket, zero_s) for bucket in given]
-        if given is None or not key.endswith("_s"):
-            return list(given) if isinstance(given, tuple) else given
-        return round(given - zero_s if key in moments else given, 6)
+            return [_round_to_microseconds(bucket, zero_s) for bucket in entry]
+        if entry is None or not key.endswith("_s"):
+            return list(entry) if isinstance(entry, tuple) else entry
+        return round(entry - zero_s if key in moments else entry, 6)
 
-    return {key: value(key, given) for key, given in document.items()}
+    return {key: value(key, entry) for key, entry in document.items()}

@@ -79,7 +79,7 @@ def measure_baselines(
         local_s, optimizer_s, sync_every: as `ddpsim.planning.validate.baselines`.
     """
     times = [interpolate(table, bucket.size_bytes) for bucket in buckets]
-    found = baselines(
+    predicted = baselines(
         zip((bucket.ready_s for bucket in buckets), times, strict=True),
         local_s=local_s,
         optimizer_s=optimizer_s,
@@ -88,10 +88,10 @@ def measure_baselines(
         sync_every=sync_every,
     )
     return {
-        "one_process": found.one_process_s,
-        "max_of_compute_and_wire": found.max_s,
-        "sum_of_compute_and_wire": found.sum_s,
-        "in_order_pipeline": found.in_order_pipeline_s,
+        "one_process": predicted.one_process_s,
+        "max_of_compute_and_wire": predicted.max_s,
+        "sum_of_compute_and_wire": predicted.sum_s,
+        "in_order_pipeline": predicted.in_order_pipeline_s,
     }
 
 
@@ -121,13 +121,13 @@ def run_in_lab(topology: Path, command: Sequence[str]) -> None:
         preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
     )
     try:
-        _, said = process.communicate(timeout=TIMEOUT_S)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise InputError(f"`{' '.join(command)}` took more than {TIMEOUT_S:.0f} s", place="campaign") from None
     finally:
         _end(process)
     if process.returncode != 0:
-        last = " / ".join(said.strip().splitlines()[-3:])
+        last = " / ".join(stderr.strip().splitlines()[-3:])
         raise InputError(f"`{' '.join(command)}` ended with exit code {process.returncode}: {last}", place="campaign")
 
 
@@ -170,8 +170,8 @@ def average_runs(runs: Sequence[Validation]) -> Validation:
                 "error": seconds / step_s - 1,
                 "overhead_error": (seconds - local_s) / overhead_s - 1 if overhead_s > 0 else None,
             }
-            for name, said in first.baselines.items()
-            if (seconds := said["predicted_s"]) is not None
+            for name, baseline in first.baselines.items()
+            if (seconds := baseline["predicted_s"]) is not None
         },
         ratio=_pool([run.ratio for run in runs]),
     )
@@ -393,8 +393,8 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
 
 def _other_work(traces: Sequence[Trace]) -> dict[str, Any]:
     """Return what the busiest of the runs tells of other work on its machine."""
-    told = [other for trace in traces if (other := OtherWork.read(trace.provenance)) is not None]
-    most = max(told, key=lambda other: other.busy, default=None)
+    uses = [other for trace in traces if (other := OtherWork.read(trace.provenance)) is not None]
+    most = max(uses, key=lambda other: other.busy, default=None)
     return {} if most is None else most.document()
 
 

@@ -208,17 +208,17 @@ def draw(out: Path, timed: Sequence[Row], computed: Sequence[Row]) -> None:
 
 
 def _record(row: Row) -> Record:
-    found, ratio = row.result, row.result.ratio
+    result, ratio = row.result, row.result.ratio
     return {
         "bucket_cap_mb": row.bucket_cap_mb,
         "DDP of": row.implementation,
         "step / one process": ratio and f"{ratio.measured:.2f}",
         "predicted": ratio and f"{ratio.predicted:.2f}",
         "ratio_error": ratio and ratio.error,
-        "measured_s": found.iterations.measured_s,
-        "predicted_s": found.iterations.predicted_s,
-        "error": found.iterations.error,
-        "overhead_error": found.overhead.error,
+        "measured_s": result.iterations.measured_s,
+        "predicted_s": result.iterations.predicted_s,
+        "error": result.iterations.error,
+        "overhead_error": result.overhead.error,
         "nearest trivial": _trivial(row),
     }
 
