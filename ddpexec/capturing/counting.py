@@ -1,12 +1,11 @@
 """Count one training step: operators by phase, where gradients become complete, what stays alive, which optimizer.
 
-Bytes that fusion keeps out of memory across each operator of forward: what a graph that began there would add.
+Start with `StepCounter`, a dispatch mode: every operator of the step passes it, and a `StepCounts` holds the result.
 
-A compiler makes one kernel of memory-bound operators and leaves the others to libraries. What a memory-bound operator
-makes is never written where all that read it can be in its kernel: memory-bound ones too, none of which waits for a
-library's kernel that the tensor went into. A graph that ends between them writes it, and the next one reads it.
-
-Bytes that a compiler keeps out of memory: what memory-bound operators in a row write for each other.
+A compiler makes one kernel of memory-bound operators in a row and leaves the others to libraries. `Intermediates`
+counts the bytes that such a row need not write and read again. `Edges` counts what a graph break would cost: a tensor
+is never written where all its readers can be in its kernel, that is, are memory-bound and wait for no library's kernel
+that the tensor went into; a graph that ends between them writes it, and the next one reads it.
 """
 
 from __future__ import annotations
@@ -76,12 +75,16 @@ class Edges:
     def note(self, number: int, read: Sequence[Tensor], written: Sequence[Tensor], *, memory: bool = True) -> None:
         """Note operator `number`, which reads and writes tensors; where not `memory` it is a library's kernel."""
         known = [output for each in read if (output := self._alive.get(storage_key(each) or -1)) is not None]
+        # Sets of tensors are bits of integers: a union over all inputs is one operation, for steps of thousands of
+        # operators.
         before, waits = 0, 0
         for output in known:
             before |= output.before
             waits |= output.waits
         for output in known:
             output.last = number
+            # A reader stays in the tensor's kernel only if it is memory-bound itself, and none of its inputs went from
+            # this tensor through a library's kernel: that one would have to run in the middle.
             output.fused &= memory and not waits & output.bit
         for tensor in written:
             key = storage_key(tensor)
@@ -91,6 +94,7 @@ class Edges:
             output = _Output(number, number, size_bytes, memory, bit, before | bit, waits if memory else before)
             self._alive[key] = output
             self._all.append(output)
+            # Storages are freed and their addresses used again; a new tensor there is another one.
             weakref.finalize(tensor.untyped_storage(), self._alive.pop, key, None)
 
     def crossing(self, operators: int) -> list[float]:

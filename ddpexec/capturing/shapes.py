@@ -1,6 +1,8 @@
 """Operators of one training step without running it: of a shipped model, a user's step, or a module with a batch.
 
-Activation checkpointing as a knob of an estimate: each of a model's equal layers is computed again in backward.
+Start with `model_shape`, `step_shape` and `module_shape`; all count a step on fake tensors (`capturing.counting`), and
+where that fails on real ones. Activation checkpointing is an option of an estimate: each of a model's equal layers
+(`layers_of`) counts its forward again in backward.
 """
 
 from __future__ import annotations

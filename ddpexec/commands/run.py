@@ -81,6 +81,7 @@ def run(
     from ddpsim.common.errors import InputError
     from ddpsim.common.files import check_writable_folder
 
+    # Everything that can be refused is refused before torch is imported and ranks wait for each other.
     swept = parse_swept_caps(arguments.bucket_cap_mb, settings) or [settings.caps]
     settings = replace(settings, caps=swept[0])
     if [arguments.model, arguments.step, arguments.workload].count(None) != 2:
@@ -203,6 +204,8 @@ def _keep_what_there_is(runs: Sequence[Run], folders: Sequence[Path]) -> Iterato
     try:
         yield
     except BaseException:
+        # torchrun sends SIGTERM once a rank has failed. It is ignored from here, and calls that wait for lost ranks are
+        # aborted, so that there is time to write the trace.
         ignore_from_now_on()
         abort_groups()
         for running, folder in zip(runs, folders, strict=True):

@@ -1,4 +1,8 @@
-"""The one executor: autograd's hooks drive the queue and the launcher of a schedule, DDP's buckets or any scheme's."""
+"""The one executor: autograd's hooks drive the queue and the launcher of a schedule, DDP's buckets or any scheme's.
+
+In the order of an iteration: `begin` and `forward` at uses of parameters, `expect` between forward and backward,
+`_gradient` for each gradient, `_end` in autograd's callback at the end of backward.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Training under torch's `fully_shard`, its collectives observed without changing them.
 
-Units are those of `ddpsim.schedules.units`: each repeated block, then the root. What is sent and when is torch's own
-doing. Beside it stand custom collectives that call torch's default ones (`set_custom_all_gather`,
-`set_custom_reduce_scatter`), a group of replicas that passes its allreduces on, and a hook on each gradient.
+Units are those of `ddpsim.schedules.units`: each repeated block, then the root. torch alone decides what is sent and
+when. It is observed by custom collectives that call torch's default ones (`set_custom_all_gather`,
+`set_custom_reduce_scatter`), a process group of replicas that passes its allreduces on, and a hook on each gradient.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Lanes: what carries the messages of one stream, in the order in which they are handed in, the same on every rank.
+"""Communication streams: each carries its messages in the order in which they are launched, the same on every rank.
 
-Rings are reduce-scatter and all-gather as sends and receives, for a backend that has no good ones of its own. Torch's
-gloo carries a reduce-scatter out as an allreduce of a copy, and sends and receives of two ranks share one connection of
-a process group. These rings move (p-1)/p of a message and sum in the order of gloo's allreduce: around the ring from
-each rank to the one before, the part of rank r beginning at rank r - 1 and ending at rank r.
+gloo has no good reduce-scatter and all-gather: it carries a reduce-scatter out as an allreduce of a copy, and sends and
+receives of two ranks share one connection of a process group. For it `RingNeighbours` makes both of sends and receives,
+which threads carry out. These rings move (p-1)/p of a message and sum in the order of gloo's allreduce: around the ring
+from each rank to the one before, the part of rank r beginning at rank r - 1 and ending at rank r.
 """
 
 from __future__ import annotations

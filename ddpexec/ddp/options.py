@@ -1,6 +1,6 @@
-"""What the constructor's options mean, and which of them contradict each other.
+"""The constructor's options: what they mean, and which of them contradict each other.
 
-The kinds of things that they must be are checked first (`check_flags`, `check_objects`), values where they are used.
+Types are checked first (`check_flags`, `check_objects`), values where they are used.
 """
 
 from __future__ import annotations

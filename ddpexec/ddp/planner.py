@@ -1,7 +1,7 @@
-"""Which schedule a wrapper carries out: its scheme's, of what is known of the job, the same on every rank.
+"""Which schedule a wrapper carries out: the one its scheme makes for this job, the same on every rank.
 
-What a scheme is told is learned in the first iterations: when gradients come, when forward needs what. Rank 0's times
-count, and all ranks take them, so that all plan the same order.
+A scheme may need to know when gradients come and when forward needs which parameter. `ProbeTimes` learns both in the
+first iterations. All ranks take rank 0's times, so that all plan the same order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What a wrapper has for the scheme that it carries out: the schedule in force, its optimizer, times, and servers."""
+"""The part of a wrapper that serves schemes: the schedule in force, its optimizer, learned times, and servers.
+
+`_install` puts a schedule in force, `_learn` replaces the first one once times are learned; `close` and `end` take
+everything down in an order that leaves no rank waiting.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The schedule of a scheme, as an executor carries it out: its memory, its updates, and what it keeps."""
+"""The schedule of a scheme as the executor runs it: its memory, its optimizer's updates, and its state between steps.
+
+What it adds to `ActiveSchedule`: parameters may still be pending when the next forward begins, and each use of one in
+forward first carries out what it waits for (`UpdateScheduler.settle`).
+"""
 
 from __future__ import annotations
 

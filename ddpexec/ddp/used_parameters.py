@@ -1,7 +1,8 @@
-"""Which parameters a backward visits, and what is said when it did not go as announced.
+"""Which parameters a backward visits, and the errors for a backward that went otherwise than expected.
 
-By the graph's search, the used map that ranks share, or a static graph's counts; `tie` gives all outputs of a forward
-one node, at which a search begins. The opening words of errors are those torch's users know.
+They are known by a search of the graph (`find_reachable`), by the used map that ranks share, or by a static graph's
+counts (`StaticGraph`); `tie` gives all outputs of a forward one node, at which a search begins. Errors begin with the
+words that torch's users know.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Distributed data parallel training with any bucket plan: torch's constructor, in Python over process groups."""
+"""`DistributedDataParallel`: torch's constructor, for any bucket plan or scheme, in Python over process groups.
+
+Start with `forward`, `_begin_forward` and `_end_forward`; the rest of an iteration happens in the hooks of
+`ddp.executor`. Options are checked in `ddp.options`; what serves schemes is the base class in `ddp.scheduled`; methods
+that only torch's private API has are in `ddp.torch_api`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Calls of MPI carried out by threads, one process group's after one another, with torch's works for them.
+"""MPI calls on threads: one process group's collectives one after another, each with a work as torch has them.
 
-Tensors as MPI's buffers, and torch's reductions as MPI's.
+Start with `MpiCalls`. Above it stands how tensors are MPI's buffers and torch's reductions MPI's operations.
 """
 
 from __future__ import annotations

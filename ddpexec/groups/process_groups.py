@@ -1,4 +1,4 @@
-"""How gradients leave the process: one process group, several in turn, or none at all."""
+"""How gradients leave the process: one process group, several in turn, or none at all (`Communicator`)."""
 
 from __future__ import annotations
 

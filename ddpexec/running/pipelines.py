@@ -1,6 +1,7 @@
-"""Train a model in stages by `torch.distributed.pipelining`, copies of it beside each other, and time its steps.
+"""Train a model in stages by `torch.distributed.pipelining`, in several copies at once, and time its steps.
 
-The stages of one rank: parts of a model as torch's tracer cuts it, or timed ones that keep a workload's pace.
+Start with `PipelineRun`. A rank's stages are parts of a model as torch's tracer cuts it (`model_stages`), or timed
+stages that keep a workload's pace (`make_timed_stages`).
 """
 
 from __future__ import annotations
@@ -306,6 +307,8 @@ class PipelineRun:
             self._schedule.step(*arguments, target=torch.arange(self._given.micro_batches), losses=losses)
         else:
             self._schedule.step(*arguments)
+        # torch's pipelining reduces nothing over copies: all gradients of this rank go in one allreduce, as no overlap
+        # is wanted here.
         if self._copies > 1:
             summed = held.gradients()
             dist.all_reduce(summed, group=self._replicas)
@@ -322,6 +325,7 @@ class PipelineRun:
         """Return the group of this rank's pipeline, and that of the ranks of its place in all copies."""
         ranks, timeout = range(self._communicator.world_size), self._settings.timeout
         each = self._given.stages
+        # Every rank makes every group, its own or not, in the same order: `new_group` hangs otherwise.
         pipelines = [dist.new_group(list(ranks[k : k + each]), timeout=timeout) for k in ranks[::each]]
         replicas = [dist.new_group(list(ranks[place::each]), timeout=timeout) for place in range(each)]
         return pipelines[self._copy], replicas[self._place]

@@ -1,4 +1,8 @@
-"""Train a model for real on this process's rank, and return what it looked like as a trace."""
+"""Train a model for real on this process's rank, and return a trace of it.
+
+Start with `Run.train` and `Run._step`, one iteration. The constructor makes the subject, its wrapper and its observer;
+`trace` turns the observer's notes into records, and works where training broke off too.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ Each layer's backward waits until its gradient's recorded time and returns a rea
 absolute times, so that hooks and copies use the time in between as they do beside a GPU. On a GPU a spinning kernel of
 the recorded length stands for the computation, and hooks and copies are the device's work as they are in training.
 
-The modules and the autograd nodes of timed layers: parameters under their names, and gradients at their times.
+Modules have the parameters' own names; the autograd functions behind them (`_Layer`) keep the gradients' times by the
+clock of `running.replay`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moments on a rank's clocks: the host's, and on a GPU the device's beside it, without ever making the host wait.
+"""Moments on a rank's clocks: the host's, and on a GPU the device's too, without ever making the host wait.
 
 `time.perf_counter` is the machine's monotonic clock on Linux, common to all processes of one machine. Ranks on other
 machines measure their offset to rank 0's (`offset_to_rank_zero`).

@@ -1,4 +1,7 @@
-"""An observer's moments made into the records and spans of a trace."""
+"""Turn an observer's moments into the records and spans of a trace.
+
+Start with `Records.iteration` (what an iteration took, phase by phase) and `Records.spans` (what people see of it).
+"""
 
 from __future__ import annotations
 

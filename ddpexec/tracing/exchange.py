@@ -1,12 +1,11 @@
-"""What ranks tell each other of a trace, on a thread and through the process group's store: never by a collective.
+"""What ranks exchange about a trace, on a thread and through the process group's store: never by a collective.
 
-A store that hangs, a rank that is gone or one that is not traced at all holds up nothing but this thread, which ends
-with its process.
+Start with `Exchange`, one thread a rank. A store that hangs, a rank that is gone or one that is not traced at all holds
+up nothing but this thread, which ends with its process.
 
-One rank's clock, told to ranks on other machines of its group: a server on the group's interface that wants a token.
-
-The server listens on one address alone, that of the interface by which the group's ranks reach each other, and answers
-those alone who begin with the token that it was given: ranks have it from the group's store.
+`serve_clock` and `offset_to` align the clocks of ranks on different machines. The server listens on one address alone,
+that of the interface by which the group's ranks reach each other, and answers only callers that begin with a token,
+which ranks read from the group's store.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Some steps of one rank stamped, and made into plain numbers; between them the loop runs as it is.
+"""Stamp some steps of one rank and reduce them to plain numbers; between them the training loop runs without stamps.
 
-When forward uses parameters of a module under a schedule, as a tuner stamps it.
+Start with `Watch`, which the tuner begins and ends. `ForwardUseStamps` notes when forward uses the parameters of a
+module under a schedule.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The tuner: watches some steps, has every cap predicted, tries what is ranked first, keeps what is measured faster.
+"""The tuner: observes some steps, has every cap predicted, tries the plans ranked first, keeps what is measured faster.
 
-It lives between steps: whatever it does, it does where `step` is called, which every rank does equally often. A rank on
-which it fails leaves it, and trains on; ranks that wait for that one in the tuner's own group hear of it and leave too.
+Start with `Tuner._live` and `_round`. The tuner works between steps, inside `Tuner.step`, which every rank calls
+equally often. A rank on which it fails leaves the control channel and trains on; ranks that wait for it there get an
+error and leave too.
 
-Plans that are run for a few steps to see messages of other sizes, where those of the present plan are all alike.
-
-A rank's own step clock: what is left of a tuner once it has decided.
+`probes` makes plans that are run for a few steps to see messages of other sizes, where those of the present plan are
+all alike. `StepClock` is what remains once a round is decided: it tells when the step has shifted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Carry a campaign out, configuration by configuration, and go on where an interrupted one stopped.
 
-A configuration's prediction: made before its runs from what is there then, and never after them.
-
-How long a campaign still takes: what its steps add up to, corrected by how long those done have taken.
+Start with `carry_out`. A configuration's prediction is written before its runs, with fingerprints of all its inputs;
+`refuse_hindsight` stops a campaign in which runs exist that are older than their prediction. `TimeLeft` adds up what is
+left to do, corrected by how long the configurations so far have taken.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def refuse_hindsight(configuration: Configuration, network: MeasuredNetwork, fol
         if isinstance(stamp, dict) and stamp.get("inputs_fingerprint") == inputs:
             return
         what = "its workload, network or constants have changed since it was predicted"
+    # A prediction made after its runs would be worth nothing: the runs must go first.
     if any(folder.glob("run*/run.json")):
         raise InputError(what, place=str(folder), remedy="delete the folder to predict and run it anew")
     path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""A campaign's results as Markdown: the measures beside what is to be reached, then one row a configuration.
+"""A campaign's results as Markdown: first the measures with their targets, then one row for each configuration.
 
-What a campaign shows of schemes: how well the step of each is predicted, and whether the best is foretold.
+`format_by_scheme` says of schemes how well the step of each is predicted, and whether the best is predicted to be best.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Read a campaign's file: every error at once, each with its place; products expanded, names given.
+"""Read a campaign's file: products expanded into named configurations, and all errors at once, each with its place.
 
-The YAML of a campaign as pydantic models: networks by name, and runs on them; units required.
+Start with `parse_campaign`; above it stand the pydantic models of the YAML: networks by name, and runs on them. Units
+are required.
 """
 
 from __future__ import annotations

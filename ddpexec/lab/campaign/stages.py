@@ -1,12 +1,11 @@
-"""The steps of a campaign beside its predictions, each leaving a file: a network measured, runs, a result.
+"""The steps of a campaign other than its predictions, each leaving a file: a network measured, runs, a result.
 
-What needs torch or a network runs as a command of its own, as a user would type it.
+In order: `describe_network`, `prepare_workload`, `measure_network`, `measure_run`, `conclude`. What needs torch or a
+network is a command of ddpexec in a process of its own, once a rank on a lab network (`run_in_lab`); a signal to the
+campaign ends its lab too.
 
-Trivial predictors of a step, fed with measured times: what a simulator must beat.
-
-A command of ddpexec, once a rank on a lab network, as a user would type it; a signal ends its lab with it.
-
-The runs of one configuration as one measurement: every time is their mean, so that parts still make up the whole.
+`average_runs` makes one measurement of the runs of a configuration: every time is their mean, so that parts still add
+up to the whole. `measure_baselines` feeds trivial predictors with measured times: what a simulator must beat.
 """
 
 from __future__ import annotations
@@ -111,6 +110,8 @@ def run_in_lab(topology: Path, command: Sequence[str]) -> None:
         InputError: where it fails; the last lines it wrote are in the message.
     """
     lab = ["netlab", "--topology", str(topology), "--", sys.executable, "-m", "ddpexec", *command]
+    # A session of its own, so that Ctrl-C reaches the campaign first, which then ends the lab in order; where the
+    # campaign dies, the kernel ends the lab (`die_with_parent`).
     process = subprocess.Popen(
         [sys.executable, "-m", "ddpexec", *lab],
         env=module_environment(),
@@ -151,6 +152,7 @@ def average_runs(runs: Sequence[Validation]) -> Validation:
     """
     first = runs[0]
     step_s = fmean(run.iterations.measured_s for run in runs)
+    # Either all runs timed one process beside themselves, or none counts: means of both kinds would not fit together.
     timed = all(run.local_source == "run" for run in runs)
     local_s = first.iterations.predicted_s - first.overhead.predicted_s
     overhead_s = fmean(
@@ -354,6 +356,7 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
     write_whole(folder / "validation.json", json_text(held.document()))
     predicted_local_s = _number(prediction, "local_s")
     measured = held.local_source == "run"
+    # Measured overhead is the step less one process; so one process is the step less the overhead.
     local_s = held.iterations.measured_s - held.overhead.measured_s if measured else predicted_local_s
     table = [(row.size_bytes, row.time_s) for row in read_table(network.table).rows]
     wire = wire_s(configuration, workload) / float(workload.backward.device_s.mean())

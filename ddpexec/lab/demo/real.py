@@ -65,6 +65,8 @@ def hold_against_a_real_run(out: Path, commands: Commands) -> dict[str, object]:
     sizes = ("-b", "64K", "-e", "32M", "-f", 8, "--under-load", capture, "--load-seconds", 2)
     commands.torchrun("microbench", "--backend", "gloo", "--send-rate", RATE, *sizes, "-o", table)
     computing = load_workload(capture)
+    # One iteration, on one clock: each replayed step is then alike, and what differs between prediction and run is no
+    # matter of which iteration was drawn.
     timed = single_clock(middle_iteration(computing))
     save_workload(timed, out / "timed.json")
     rows = [
@@ -81,6 +83,7 @@ def hold_against_a_real_run(out: Path, commands: Commands) -> dict[str, object]:
         out / "computed", computing, calibrate_table(table, out / "calibration.json"), commands,
         ITERATIONS["computed"], *subject, "--impl", "torch",
     )  # fmt: skip
+    # On a machine that does other things meanwhile nothing is concluded, rather than a wrong figure shown.
     why = find_doubt(computed)
     write("\nThe same model computing, two ranks on the cores they share: the hardest case, and so as a ratio.")
     write(why if why else table_of("demo: computed", [_record(row) for row in computed]).text())
