@@ -4,6 +4,7 @@
 bear.
 """
 
+# No `from __future__ import annotations`: torch compares the annotations of a hook with its own classes.
 from typing import Any, cast
 
 import torch
@@ -15,8 +16,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ddpexec.ddp.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec
 from ddpsim.common.errors import InputError
 
-# Annotations stay objects here: torch compares those of a hook with its own.
-
+# The newer name where torch has it, since the older one warns there.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 CODECS: dict[int, Codec] = {1: OneBitCodec(), 8: LinearCodec(), 16: HalfCodec()}
 """Bits an element to codec; 32 is an allreduce of the gradients as they are."""
@@ -224,10 +225,3 @@ def adaptive_hook(state: AdaptiveState, bucket: GradBucket) -> torch.futures.Fut
         return reduced
 
     return future.then(choose)
-
-
-# Annotations stay objects here: torch compares those of a hook with its own.
-
-
-# The newer name where torch has it, since the older one warns there.
-_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -3,8 +3,7 @@
 PowerSGD (Vogels et al. 2019) by torch's own hook, for gradients of any shape and for those that are zero.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: torch compares the annotations of a hook with its own classes.
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -21,9 +20,6 @@ from ddpexec.ddp.compression.feedback import AdaptiveState, ErrorFeedback, adapt
 from ddpexec.groups.process_groups import timeout_of
 from ddpexec.groups.timeouts import wait_within
 from ddpsim.schedules import compression
-
-# Annotations stay objects here: torch compares those of a hook with its own.
-
 
 START_ITERATION = 10
 """The first compressed iteration: after the rebuild of the buckets, which PowerSGD's state would not outlive."""

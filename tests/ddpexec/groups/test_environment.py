@@ -29,11 +29,11 @@ def test_the_rank_that_speaks_does_so_at_once(
     assert capsys.readouterr().err == f"{MESSAGE}\n" * 2
 
 
-@pytest.mark.parametrize("environment", [{}, {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "1"}])
+@pytest.mark.parametrize("variables", [{}, {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "1"}])
 def test_a_rank_that_nobody_else_is_ended_by_does_not_wait(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
-    for name, value in {"RANK": "1", **environment}.items():
+    for name, value in {"RANK": "1", **variables}.items():
         monkeypatch.setenv(name, value)
     with mock.patch("time.sleep", side_effect=AssertionError("it waits")):
         environment.speak(MESSAGE)
