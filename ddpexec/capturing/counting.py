@@ -42,7 +42,7 @@ from ddpsim.workload.operators import Operator
 
 @dataclass(slots=True)
 class _Output:
-    """A tensor: what made it and what reads it last, and whether all that does can be one kernel.
+    """A tensor: which operators make it and read it last, and whether all its readers fit into its maker's kernel.
 
     Attributes:
         bit: of its own in sets of tensors.
@@ -98,7 +98,7 @@ class Edges:
             weakref.finalize(tensor.untyped_storage(), self._alive.pop, key, None)
 
     def crossing(self, operators: int) -> list[float]:
-        """Return for each operator the bytes made before it that it or later ones read in the kernel that made them."""
+        """Return for each operator the bytes made earlier that it or later ones read in the same kernel."""
         changes = [0.0] * (operators + 1)
         for output in self._all:
             if output.fused and output.last > output.by:

@@ -30,7 +30,7 @@ class Compiles:
 
     @property
     def seen(self) -> bool:
-        """Whether it has: the module says so, or graphs were compiled since this was made."""
+        """Whether the module is compiled, or graphs were compiled since this object was constructed."""
         return is_compiled(self._module) or _graphs() > self._before
 
 
@@ -40,7 +40,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def compiler_of(module: nn.Module) -> str | None:
-    """Return which of `fusing.COMPILERS` torch.compile was asked for; None where it was not, or for another backend."""
+    """Return the one of `fusing.COMPILERS` that torch.compile was called with; None without one of them."""
     configs = [getattr(call, "get_compiler_config", lambda: None)() for call in _calls(module)]
     return next((compiler for config in configs if (compiler := _compiler(config))), None)
 
@@ -58,7 +58,7 @@ def find_calling_compiler() -> tuple[bool, str | None]:
 
 
 def _calls(module: nn.Module) -> Iterator[Any]:
-    """Yield what torch.compile made, of the module and of its parts."""
+    """Yield the compiled calls of the module and of its submodules."""
     for each in module.modules():
         if type(each).__name__ == "OptimizedModule":
             yield each

@@ -141,7 +141,7 @@ class CopiesBetween(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def time_copies(copied: Mapping[Pair, int]) -> dict[Pair, float]:
-    """Return what copies of so many bytes between GPUs take, with nothing beside them, in seconds."""
+    """Return the seconds of copies of these sizes between GPUs while nothing else runs."""
     copy_s: dict[Pair, float] = {}
     for (source, target), size_bytes in copied.items():
         sent = torch.empty(size_bytes, dtype=torch.uint8, device=source)

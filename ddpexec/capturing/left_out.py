@@ -63,7 +63,7 @@ def pretended_group() -> Iterator[None]:
 
 
 def count_sent() -> int:
-    """Return how many collectives the default process group has made; 0 without one."""
+    """Return how many collectives the default process group has run; 0 without one."""
     if not dist.is_available() or not dist.is_initialized():
         return 0
     world = dist.group.WORLD

@@ -282,7 +282,7 @@ def _fake_or_real(fake: Callable[[], OwnShape], real: Callable[[], OwnShape], no
 
 @contextmanager
 def _autocast_on_gpus() -> Iterator[list[str]]:
-    """Yield a list that is filled, at the end, where autocast was asked for on GPUs and this machine has none.
+    """Yield a list that holds, after the context, a note where a step enters CUDA's autocast on a machine without GPUs.
 
     torch warns, and goes on without; the step would do with it where it is to run.
     """

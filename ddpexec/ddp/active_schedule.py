@@ -23,7 +23,7 @@ from ddpsim.schedules.points import Point
 
 
 class ActiveSchedule:
-    """A schedule in force, as an executor carries it out: its queue, its memory, and what stands beside an iteration.
+    """A schedule in force, as an executor runs it: its queue, its memory, its launcher and its statistics.
 
     Args:
         model: its parameters, in registration order.

@@ -137,7 +137,7 @@ class FlatBucket:
                 parameter.grad = view
 
     def take_reduced(self) -> None:
-        """Let what a communication hook made of the buffer lie in it."""
+        """Copy a communication hook's result back into the buffer."""
         reduced, self.reduced = self.reduced, self.buffer
         if reduced.data_ptr() != self.buffer.data_ptr():
             self.buffer.copy_(reduced.view(-1))

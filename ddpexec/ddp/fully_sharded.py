@@ -163,7 +163,7 @@ SENT = ("float64", "float32", "bfloat16", "float16")
 
 @runtime_checkable
 class CallsUnits(Protocol):
-    """A module whose forward calls the modules of its blocks only when it is asked to, as timed layers do."""
+    """A module whose forward calls the modules of its blocks only after `call_units`, as timed layers do."""
 
     def call_units(self) -> None:
         """Call the module of each block from now on, as often as forward needs its parameters."""

@@ -126,7 +126,7 @@ class JoinableModule(ScheduledModule, Joinable):
         return here and self.require_forward_param_sync and self.forward_sync_buffers
 
     def notify_join(self) -> None:
-        """Tell joined ranks of the coming forward; divide by those that still have input where that is asked."""
+        """Announce the coming forward to joined ranks; divide by the ranks that still have input, if configured."""
         work: Any = Join.notify_join_context(self)
         if work is not None:
             ranks = self.communicator.world_size

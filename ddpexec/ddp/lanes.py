@@ -81,7 +81,7 @@ class CommunicationStream:
 
 
 class CommunicationStreams:
-    """The lanes of the streams of a run: made once, for every schedule that it carries out."""
+    """All communication streams of a run, each constructed once and shared by the schedules that follow each other."""
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator

@@ -150,7 +150,7 @@ class CarriedMessages:
         return Sending(what, message.parameters, message.size_bytes, send, operation, after, fill, drain)
 
     def _tell_rate(self, lane: ServerStream, parameters: Sequence[int], fill: Callable[[], None] | None) -> None:
-        """Have servers told the learning rate of what is pushed to them."""
+        """Note the learning rate of these parameters, which goes to the servers with the push."""
         if fill is not None:
             fill()
         if not self._communicator.noop:
@@ -337,7 +337,7 @@ def _check_alike(indices: Sequence[int], model: ModelParameters, place: str) -> 
 def _lanes_of(
     schedule: Schedule, lanes: CommunicationStreams
 ) -> dict[tuple[str, str], CommunicationStream | ServerStream]:
-    """Return the lane of each group and stream of `schedule`, made in its order."""
+    """Return the communication stream of each group and stream name of `schedule`, constructed in its order."""
     rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE or message.delay_s}
     lanes_by_stream: dict[tuple[str, str], CommunicationStream | ServerStream] = {}
     for group, stream in dict.fromkeys((message.group, message.stream) for message in schedule):

@@ -232,7 +232,7 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
 
 
 def check_scheme(**given: object) -> None:
-    """Raise OptionError for what DDP's buckets alone have beside a scheme, or a scheme alone without one.
+    """Raise OptionError for options of DDP's buckets with a scheme, or options of schemes without one.
 
     Args:
         given: the constructor's options; what is false is not given.

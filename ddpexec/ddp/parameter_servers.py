@@ -78,7 +78,7 @@ class ServerStream:
         return JoinedWorks([self.group.recv([part], server, tag) for part, server in parts])
 
     def tell(self, flag: float) -> None:
-        """Tell the servers whether another iteration comes; what was told before has arrived by then."""
+        """Send the servers whether another iteration comes, after the last such message has arrived."""
         # The tensor of a send must live until it has been sent: the last one is held here.
         for _, works in self._control:
             wait_within(JoinedWorks(works), self._timeout)

@@ -64,7 +64,7 @@ class ModelParameters:
 
 
 def collect(module: nn.Module, ignored: Collection[str] = ()) -> ModelParameters:
-    """Return the parameters of `module` that need a gradient, as torch's DDP visits them, and beside them the frozen.
+    """Return the parameters of `module`: those that need a gradient, in the order of torch's DDP, and the frozen ones.
 
     Modules in order, each one's own parameters, shared ones once. A gradient is expected sparse where the module is
     an embedding with `sparse=True`.
@@ -123,7 +123,7 @@ def agree(rows: Sequence[str], names: Sequence[str], communicator: Communicator,
 def broadcast_state(
     module: nn.Module, communicator: Communicator, ignored: Collection[str], *, buffers: bool, source: int = 0
 ) -> None:
-    """Overwrite parameters, and buffers where asked, with rank `source`'s, coalesced, two pieces in flight."""
+    """Overwrite parameters, and with `buffers` buffers too, with rank `source`'s, coalesced, two pieces in flight."""
     state = [parameter.detach() for name, parameter in module.named_parameters() if name not in ignored]
     if buffers:
         state += [buffer.detach() for name, buffer in module.named_buffers() if name not in ignored]

@@ -93,7 +93,7 @@ class ScheduledModule(nn.Module):
 
     @property
     def caps(self) -> BucketCaps:
-        """The caps that buckets are made by."""
+        """The caps of the buckets."""
         return self._options.caps
 
     @property
@@ -160,7 +160,7 @@ class ScheduledModule(nn.Module):
 
     @property
     def serves(self) -> bool:
-        """Whether this rank, one of the last, trains nothing: it serves, or idles beside a server."""
+        """Whether this rank is one of the last ones that do not train but serve, or idle while a server does."""
         servers = 0 if self.schedule is None else self.schedule.sharding.servers
         return self.communicator.rank >= self.communicator.world_size - servers
 
@@ -187,7 +187,7 @@ class ScheduledModule(nn.Module):
         return None if thread is None else thread.result()
 
     def scheme_state_dict(self) -> Kept:
-        """Return what the scheme keeps on this rank beside the module's and the optimizer's state, after pending steps.
+        """Return the scheme's own state on this rank, without the module's and the optimizer's, after pending steps.
 
         Every rank saves its own, with its module's; a server once `serve` has returned, which it does where the others
         `end`, after which all may go on. Nothing is kept where DDP's buckets are in force.

@@ -178,11 +178,11 @@ class SchemeSchedule(ActiveSchedule):
         super().end_iteration(arrival, counted=counted)
 
     def list_missing(self) -> Sequence[int]:
-        """Return nothing: what is missing is said where backward ends."""
+        """Return nothing: `note_absent` raises for missing gradients at the end of backward."""
         return ()
 
     def state_dict(self, server: Server | None) -> Kept:
-        """Return what is kept on this rank beside the module's and the optimizer's state; nothing may be pending.
+        """Return the schedule's own state on this rank; no update may be pending.
 
         Where it stands between two averages, SlowMo's last parameters and momentum, the gradients that GradientFlow has
         not sent yet, and the optimizers of a server's part.

@@ -123,7 +123,7 @@ class UpdateScheduler:
                     self._zeroed |= zeroed
 
     def forget(self) -> None:
-        """Take gradients that were reduced and not used for gone: no step was asked for."""
+        """Drop gradients that were reduced and for which no step was called."""
         self.unstepped = False
         for update in self.updates:
             if not update.pending:

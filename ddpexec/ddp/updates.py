@@ -79,7 +79,7 @@ class ParameterUpdate:
 
     @property
     def pending(self) -> bool:
-        """Whether a step was asked for and not carried out."""
+        """Whether a step was requested and not carried out yet."""
         return self._asked is not None
 
     def ask(self) -> None:
@@ -87,7 +87,7 @@ class ParameterUpdate:
         self._asked = [hyperparameters(group) for group in self.groups]
 
     def carry_out(self) -> None:
-        """Carry the step out as it was asked for."""
+        """Carry out the requested step with the hyperparameters of the moment of its request."""
         now = [hyperparameters(group) for group in self.groups]
         self.set_groups(self._asked or ())
         self._asked = None

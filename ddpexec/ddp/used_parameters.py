@@ -237,7 +237,7 @@ def make_never_ready_error(
 
 
 def make_never_began_error(rank: int) -> NeverReadyError:
-    """Return the error for gradients that a static graph counted without being told of the backward they came in."""
+    """Return the error for gradients that came in a backward which a static graph did not see begin."""
     return NeverReadyError(
         f"static_graph=True, but the first backward on rank {rank} began at no output of forward, so that its "
         "gradients were not reduced",

@@ -50,7 +50,7 @@ torchrun and mpirun end every rank of a node, within 0.1 s, with the first that 
 
 
 def speak(message: str, speaker: int | None = 0) -> None:
-    """Write `message` to stderr where this rank speaks; else wait until the launcher ends this rank, as it then does.
+    """Print `message` to stderr where this rank speaks for all; else wait until the launcher ends this rank.
 
     A rank that nobody ends in `LET_SPEAK_S` failed by itself, and says so.
 
@@ -85,7 +85,7 @@ def is_on_first_node() -> bool:
 
 
 def speaks(speaker: int | None) -> bool:
-    """Return whether this rank is the one that is to tell of something, or any of them may be."""
+    """Return whether this rank is the one that prints an error; every rank is where none is named."""
     return speaker is None or os.environ.get("RANK", "0") == str(speaker)
 
 

@@ -1,4 +1,4 @@
-"""Which rank is gone when a collective fails: backends name an address at best."""
+"""Find which rank is gone when a collective fails: backends name an address at best."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ORNAMENT = re.compile(
 
 
 class Members(Protocol):
-    """What is to be known of the ranks that make a collective: a `Communicator` tells it."""
+    """The part of a `Communicator` that the search for lost ranks needs."""
 
     @property
     def main(self) -> dist.ProcessGroup:
@@ -157,7 +157,7 @@ def _search(notes: Notes, known: Places, own: int) -> _LostRanks | None:
 
 
 def _speaker(notes: Notes, own: int, gone: Collection[int]) -> int:
-    """Return the first of the ranks that are left, as a rank of the default group: it tells of the others."""
+    """Return the first remaining rank, as a rank of the default group: it prints the error for all."""
     size = max(own, *gone, len(notes.members) - 1) + 1
     return min(_members(notes, [rank for rank in range(size) if rank not in gone]))
 

@@ -28,7 +28,7 @@ _YIELD = "OMPI_MCA_mpi_yield_when_idle"
 
 
 class _World:
-    """The communicator of all ranks, made once in a process, and whether MPI may be left in order."""
+    """The communicator of all ranks, constructed once a process, and whether MPI may be finalized."""
 
     def __init__(self) -> None:
         self.all: Any = None

@@ -46,7 +46,7 @@ def _neighbours(places: Places) -> list[tuple[int, int]]:
 
 
 def _state(process: int) -> str:
-    """Return the letter of a process's state as in `proc(5)`, nothing where it is gone, `?` where nobody can tell."""
+    """Return the letter of a process's state as in `proc(5)`, empty where it is gone, `?` where it is unknown."""
     try:
         with open(f"/proc/{process}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]
@@ -156,7 +156,7 @@ class Notes:
 
 
 def connection() -> Any:
-    """Return the default store by a connection of its own: one that hangs then holds nobody else up."""
+    """Return the default store over a new connection: if it hangs, other users of the store do not."""
     store: Any = dist.distributed_c10d._get_default_store()
     with suppress(*_CANNOT, AttributeError, NotImplementedError):
         return store.clone()

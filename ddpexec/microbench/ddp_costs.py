@@ -53,7 +53,7 @@ CROWD, BEHIND, ROUNDS = 32, 3, 7
 
 
 def measure_crowded(communicator: Communicator, device: torch.device) -> dict[str, float]:
-    """Return `pair_s` of a small allreduce beside its like, and `behind_s` of one beside a large one: medians."""
+    """Return medians: `pair_s` of a small allreduce among small ones, `behind_s` of one during a large one."""
     small = [torch.zeros(CROWDED_BYTES // 4, device=device) for _ in range(CROWD)]
     large = torch.zeros(CROWDING_BYTES // 4, device=device)
 
@@ -155,7 +155,7 @@ class Copies:
         }
 
     def measure_beside(self, communicator: Communicator, tensor: Tensor) -> BesideCopies:
-        """Time a collective on `tensor` without copies and beside them; every rank calls it."""
+        """Time a collective on `tensor` without copies and during them; every rank calls it."""
         communicator.barrier()
         quiet = allreduces_span(communicator, tensor)
         communicator.barrier()
@@ -181,7 +181,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class BesideCopies:
-    """Holds a collective without and with copies beside it, on this rank, and a copy's time then over that alone."""
+    """A collective's spans on this rank without and with copies, and a copy's time during it over that alone."""
 
     quiet: Span
     busy: Span
@@ -189,7 +189,7 @@ class BesideCopies:
 
 
 def _slowdown(measured: list[BesideCopies], communicator: Communicator) -> float:
-    """Return the collectives' median with copies beside them over that without."""
+    """Return the collectives' median with copies during them over that without."""
     busy = measure_last_to_last([each.busy for each in measured], communicator)
     quiet = measure_last_to_last([each.quiet for each in measured], communicator)
     return statistics.median(busy) / statistics.median(quiet)

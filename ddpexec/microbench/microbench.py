@@ -36,7 +36,7 @@ Progress = Callable[[str], None]
 
 
 def part_of(path: Path) -> Path:
-    """Return where stages are kept until `path` can be written."""
+    """Return the file of finished stages, which stands until `path` can be written."""
     return path.with_name(f"{path.name}.part")
 
 
@@ -170,7 +170,7 @@ def microbench(
 
 
 def forget(keep: Path, launched: Launched) -> None:
-    """Remove what was kept for `keep`, which is written."""
+    """Remove the file of finished stages of `keep`, which is written now."""
     if launched.communicator.rank == 0:
         remove(part_of(keep))
 

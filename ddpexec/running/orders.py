@@ -120,7 +120,7 @@ def _wrap(arm: Arm, module: nn.Module, trace: OrderTrace, options: JobOptions) -
 
 
 class OracleRebuild(OrderPolicy):
-    """Rebuilds before every iteration for what the trace will bring, and asks nobody; the rebuild itself takes time."""
+    """Rebuilds before every iteration, without consensus, for the order that the trace will bring; that takes time."""
 
     def __init__(self, trace: OrderTrace) -> None:
         super().__init__(len(trace.parameters))

@@ -71,7 +71,7 @@ class PipelineOptions:
                 raise OptionError(f"`{option}` is of a pipeline", place=option, remedy=remedy)
 
     def check(self, world_size: int) -> Pipeline:
-        """Return the pipeline that is asked for on `world_size` ranks.
+        """Return the pipeline of these options on `world_size` ranks.
 
         Raises:
             InputError: stages that do not divide the ranks, or options that contradict each other.

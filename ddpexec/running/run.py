@@ -132,7 +132,7 @@ class Run:
         self.processors = ProcessorClock()
 
     def train(self, progress: Progress = lambda done, total, seconds: None) -> None:
-        """Run the discarded iterations, those that count, and those without communication that were asked for.
+        """Run the discarded iterations, those that count, and the `local_iterations` without communication.
 
         Raises:
             LostRankError: another rank died, raised or did not come within the timeout.
@@ -299,7 +299,7 @@ class Run:
         return lambda index: self._step(index, model, batch, local=local)
 
     def _run_own_step(self, index: int, model: OwnTraining) -> None:
-        """Train once by the user's step; as in a capture, what it does before forward counts only where asked for."""
+        """Train once by the user's step; its work before forward counts with `input_stage=recorded` alone."""
         loads = self.settings.input_stage == RECORDED_INPUT
         stamps = OwnStamps(self.observer, self.slower, index, loads=loads)
         with name_errors(model.path), name_lost_ranks(self.communicator, "a collective", others_code=True):

@@ -93,7 +93,7 @@ class StockWatch:
         self._callback_queued = False
 
     def name_buckets(self) -> None:
-        """Write down which parameters the noted buckets hold; torch tells only when it is asked, so ask afterwards."""
+        """Fill in the parameters of the noted buckets, which allreduces do not name; call it after the iterations."""
         groups = buckets_of(self._ddp, self._model)
         for note in self._observer.notes:
             whole = len(note.buckets) == len(groups)
@@ -158,7 +158,7 @@ class StockWatch:
 
 
 def hook_cost_s(gradients: int = 100, rounds: int = 9) -> float:
-    """Return what the two hooks on a gradient add to a backward, beside the moments that they take; measured here."""
+    """Return the measured seconds that the two hooks on a gradient add to a backward, without the moments they take."""
 
     def backward(hooked: bool) -> Callable[[], object]:
         leaves = [torch.ones((), requires_grad=True) for _ in range(gradients)]

@@ -31,7 +31,7 @@ _WHAT = "the exchange of clocks"
 
 
 class Clock(Protocol):
-    """Takes moments cheaply; tells their seconds later."""
+    """Takes moments cheaply and converts them to seconds later."""
 
     now: Callable[[], Moment]
     """Return this moment."""
@@ -74,7 +74,7 @@ class HostClock:
 
 @dataclass(slots=True)
 class _Base:
-    """An event that later ones are timed against, and when the device was there, on the host's clock, once told."""
+    """An event that later ones are timed against, and its time on the host's clock, once it is known."""
 
     event: torch.cuda.Event
     host_s: float

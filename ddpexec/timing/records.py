@@ -142,7 +142,7 @@ class Records:
         )
 
     def _input_s(self, note: Note) -> float | None:
-        """Return how long a batch was waited for; None where nobody saw one come."""
+        """Return how long a batch was waited for; None where no batch was seen."""
         if note.loaded is not None:
             return self._length(note.loaded)
         return sum(end - begin for begin, end in note.inputs) if note.inputs else None

@@ -18,7 +18,7 @@ from ddpsim.common.other_work import OtherWork, ProcessorClock, ProcessorUse, fi
 
 
 def gather_other_work(clock: ProcessorClock, communicator: Communicator) -> OtherWork | None:
-    """Return on every rank the other work since `clock` began, on its busiest machine; None where none tells."""
+    """Return on every rank the other work since `clock` began, on the busiest machine; None where it is unknown."""
     uses: list[ProcessorUse | None] = [None] * communicator.world_size
     dist.all_gather_object(uses, clock.since(), group=communicator.main)
     return find_other_work(uses)
@@ -59,7 +59,7 @@ def allreduces_span(communicator: Communicator, *tensors: torch.Tensor) -> Span:
 
 
 def time_on_device(work: Callable[[], object], device: torch.device) -> Callable[[], float]:
-    """Return what tells the seconds that `work`, which never waits, takes a GPU however slowly the host queues it.
+    """Return a function that times `work`, which never waits, on a GPU, however slowly the host queues it.
 
     The GPU spins until all of it is queued; how long that takes is measured here.
     """

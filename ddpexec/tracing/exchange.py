@@ -43,7 +43,7 @@ _ANY_PORT = 9
 
 
 def make_token() -> str:
-    """Return a token that nobody can guess."""
+    """Return an unguessable token."""
     return secrets.token_hex(_TOKEN // 2)
 
 
@@ -202,7 +202,7 @@ class Exchange:
         return self.offset_s
 
     def tell(self, interval: int, words: Document) -> None:
-        """Have `words` of an interval told; returns at once."""
+        """Queue this rank's document of an interval for rank 0; returns at once."""
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait((interval, words))
 

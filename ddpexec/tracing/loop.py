@@ -61,7 +61,7 @@ class LoopStamps:
             note.optimizer = self._began if note.optimizer is None else note.optimizer[0], self._observer.now()
 
     def on_input(self, begin_s: float, end_s: float) -> None:
-        """A DataLoader was asked for a batch at `begin_s` and had it at `end_s`, on `time.perf_counter`."""
+        """A batch was requested of a DataLoader at `begin_s` and there at `end_s`, on `time.perf_counter`."""
 
 
 Find = Callable[[nn.Module, tuple[Any, ...]], "tuple[nn.Module, LoopStamps] | None"]

@@ -24,7 +24,7 @@ from ddpsim.common.operation import Operation
 
 
 class TracedModule:
-    """A module whose steps are traced; what is not told otherwise is that of a wrapper with hooks of its own.
+    """A module whose steps are traced; the defaults are those of a wrapper with hooks of its own.
 
     Args:
         module: whose forward begins an iteration.
@@ -64,7 +64,7 @@ class TracedModule:
         return None
 
     def options(self) -> dict[str, object]:
-        """Return what is known of how the job was asked for, by the names of a job's options."""
+        """Return the job's options, by name, as far as the module shows them."""
         names = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers")
         return {name: bool(getattr(self.module, name)) for name in names if hasattr(self.module, name)}
 
@@ -245,7 +245,7 @@ class StockSubject(TracedModule):
 
 
 class OwnSubject(TracedModule):
-    """A wrapper of ours, whose reducer tells an observer by itself, and has named the buckets."""
+    """Our own wrapper, whose executor calls an observer by itself, buckets named."""
 
     implementation = "ddpexec"
 
@@ -260,7 +260,7 @@ class OwnSubject(TracedModule):
             self.module.observe(self._observer)
 
     def detach(self) -> None:
-        """Let the reducer tell whom it told before."""
+        """Give the wrapper back the observer that it had."""
         if self.module.observer is not self._before:
             self.module.observe(self._before)
 

@@ -26,7 +26,7 @@ PHASES = ("forward_s", "backward_compute_s", "optimizer_s", "input_s")
 def describe_interval(
     number: int, first_step: int, steps: int, step_s: Sequence[float], iterations: Sequence[Iteration]
 ) -> dict[str, Any]:
-    """Return what one rank tells of an interval; keys of what was not stamped are None.
+    """Return one rank's document of an interval; values of phases that were not stamped are None.
 
     Args:
         number: from 0 on.
@@ -52,7 +52,7 @@ def describe_interval(
 
 
 def overlap(iteration: Iteration) -> float | None:
-    """Return the share of communication that nobody waited for; None where there was none."""
+    """Return the share of communication time that no rank waited for; None without communication."""
     seconds = length(union((bucket.started_s, bucket.finished_s) for bucket in iteration.buckets))
     return max(0.0, 1 - iteration.exposed_comm_s / seconds) if seconds > 0 else None
 

@@ -42,17 +42,17 @@ class ControlChannel:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank decides."""
+        """Whether this rank leads, and so decides for all."""
         return self.rank == 0
 
     def gather(self, word: object) -> list[Any]:
-        """Return every rank's word on the rank that decides, nothing elsewhere."""
+        """Return every rank's object on the leading rank, an empty list elsewhere."""
         answers: list[Any] | None = [None] * self.world_size if self.leads else None
         dist.gather_object(word, answers, group_dst=0, group=self._group)
         return answers or []
 
     def follow(self, word: object) -> Any:
-        """Return the word of the rank that decides; what others give is not heard."""
+        """Return the leading rank's object on every rank; the arguments of other ranks are ignored."""
         box = [word]
         dist.broadcast_object_list(box, group_src=0, group=self._group)
         return box[0]
@@ -72,7 +72,7 @@ class ControlChannel:
         return min(times[1:])
 
     def close(self) -> None:
-        """Leave the group: who waits for this rank in it hears that it is gone."""
+        """Leave the group; ranks that wait for this one in it get an error."""
         group, self._group = self._group, None  # gloo's port closes with the last who holds it
         if group is not None:  # without a group torch destroys all
             with contextlib.suppress(*_CANNOT):

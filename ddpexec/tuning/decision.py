@@ -91,7 +91,7 @@ class Trials:
         return *turn, [PRESENT, *self.race.running], added
 
     def _neighbour(self) -> Candidate | None:
-        """Return the next plan beside the one that has won; None where none has, or none is left."""
+        """Return a neighbour of the winning plan to try next; None without a winner or an untried neighbour."""
         stays = self.race.choose_plan()
         if stays == PRESENT or self._ranking is None:
             return None
@@ -106,7 +106,7 @@ class Trials:
 
 @dataclass(slots=True)
 class RoundDecision:
-    """One round of tuning, from its first step to what was kept.
+    """One round of tuning, from its first step to the plan that stays.
 
     Attributes:
         first_step, steps: of the round, counted from the tuner's first.

@@ -181,7 +181,7 @@ class Watch(LoopStamps):
 
 
 class _Stamps:
-    """Notes made into numbers: hooks of DDP are taken out of backward, and told by themselves."""
+    """Turns notes into numbers: DDP's hooks are taken out of backward and listed by themselves."""
 
     def __init__(self, clock: Clock, sizes: Sequence[int], backend: str) -> None:
         self._clock, self._sizes, self._records = clock, sizes, Records(0, clock, backend)

@@ -38,7 +38,7 @@ class PredictingProcess:
         self._answer: Future[object] | None = None
 
     def ask(self, observed: object) -> None:
-        """Have `rank_caps` asked of what was observed; `answer` has it later."""
+        """Send the observation to the process, which runs `rank_caps`; `answer` returns its result later."""
         self._answer = in_thread(partial(self._wait, pickle.dumps(observed)))
 
     def answer(self) -> object | None:

@@ -105,7 +105,7 @@ FINALISTS = 2
 
 
 class Race:
-    """Plans in a race; the steps of all ranks are told to `take`.
+    """A race of plans; `take` gets the steps of all ranks.
 
     Args:
         plans: how many, the present one first.

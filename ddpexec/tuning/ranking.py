@@ -292,7 +292,7 @@ def workload_of(job: ObservedJob, ranks: Sequence[RankSteps]) -> Workload:
 
 
 def _uses(ranks: Sequence[RankSteps]) -> ForwardUse | None:
-    """Return when forward first uses each parameter, the usual of all ranks and steps; None where nobody has looked."""
+    """Return when forward first uses each parameter, the median of ranks and steps; None where it was not observed."""
     if any(rank.use_s is None or rank.use_device_s is None for rank in ranks):
         return None
     with warnings.catch_warnings():

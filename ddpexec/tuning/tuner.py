@@ -48,7 +48,7 @@ bytes from latency (`APART`), since a plan far from the present one is far from 
 
 
 def probes(job: ObservedJob, ranks: Sequence[RankSteps]) -> list[TrialPlan]:
-    """Return the plans to probe with, at most two; none where the present one tells bytes from latency."""
+    """Return at most two plans to probe with; none where the present plan's messages tell bytes from latency."""
     wire = wire_of([ranks])
     if wire is None or wire.apart:
         return []
@@ -71,7 +71,7 @@ SHIFT = 0.05
 
 
 class StepClock:
-    """Takes the seconds of each step, and tells at the end of a window whether they have shifted.
+    """Collects the seconds of each step and reports at the end of a window whether they have shifted.
 
     Args:
         step_s: usual step when it was decided; the first window that has not shifted takes its place.
@@ -443,7 +443,7 @@ class Tuner:
 
 @contextlib.contextmanager
 def _disable_collection() -> Iterator[None]:
-    """Let no garbage be collected: the objects of stamps set a full collection off, of 0.4 s beside a large model."""
+    """Disable garbage collection: the objects of stamps trigger a full collection, of 0.4 s with a large model."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -73,7 +73,7 @@ def wire_of(plans: Sequence[Sequence[RankSteps]], small: tuple[int, float] | Non
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """An allreduce's bytes as they were carried: seconds alone on the network, and its share of those beside others."""
+    """How an allreduce was carried: its seconds alone on the network, and its share of the seconds with others."""
 
     size_bytes: int
     alone_s: float
@@ -173,7 +173,7 @@ def _shifts(ranks: Sequence[RankSteps], steps: Sequence[int]) -> list[float]:
 
 
 def measure_shared(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return how long each span is by itself, and its share of how long it is beside others.
+    """Return how long each span runs alone, and its share of the time in which others run too.
 
     >>> measure_shared([(0.0, 4.0), (2.0, 6.0)])
     [(2.0, 1.0), (2.0, 1.0)]

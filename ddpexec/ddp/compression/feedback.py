@@ -44,7 +44,7 @@ class ErrorFeedback:
         return self._group or dist.distributed_c10d._get_default_group()
 
     def layout(self, bucket: GradBucket) -> FlatLayout:
-        """Return the layout of a bucket; kept, since it lives on the device.
+        """Return the layout of a bucket, cached because it is on the device.
 
         Raises:
             InputError: complex gradients, of which no codec knows the sign or the size.

@@ -62,7 +62,7 @@ def write_prediction(configuration: Configuration, network: MeasuredNetwork, wor
 
 
 def refuse_hindsight(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> None:
-    """Throw away a prediction that was made from something else than what is there now.
+    """Delete a prediction whose inputs have changed since.
 
     Raises:
         InputError: there are runs, but no prediction that was made before them from what is there now.
@@ -88,7 +88,7 @@ def simulator_fingerprint() -> str:
 
 
 def inputs_fingerprint(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> str:
-    """Return 16 hexadecimal digits of all that a prediction is made from."""
+    """Return 16 hexadecimal digits that change with any input of a prediction."""
     inputs = [folder / "workload.json.gz", network.topology, network.calibration]
     content = b"".join(each.read_bytes() for each in inputs) + configuration.fingerprint().encode()
     return hashlib.sha256(content).hexdigest()[:16]

@@ -41,7 +41,7 @@ _REMEDY = "pack the campaign's folder again: python -m ddpexec campaign FILE.yam
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One run: what is kept of its trace."""
+    """One run: the part of its trace that a record stores."""
 
     world_size: Count
     backend: str

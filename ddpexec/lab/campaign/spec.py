@@ -226,7 +226,7 @@ class Configuration:
         return not options["drop"] and scheme_named(options["scheme"]).runner != "fully_shard"
 
     def settings(self, repeat: int = 0) -> RunSettings:
-        """Return what a run of it is asked, each repeat with a seed of its own.
+        """Return the settings of one run, each repeat with a seed of its own.
 
         Raises:
             InputError: options out of range, or in contradiction.
@@ -356,7 +356,7 @@ def _subject(run: RunSpec) -> str:
 
 
 def _given(run: RunSpec) -> dict[str, Any]:
-    """Return the keys that are not as they are where nobody asks, in order."""
+    """Return the keys whose values are not the defaults, in order."""
     fields = run.model_dump(exclude_defaults=True)
     return {key: fields[key] for key in (*_PARTS, *fields) if key in fields}
 

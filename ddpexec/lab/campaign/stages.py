@@ -260,7 +260,7 @@ def describe_network(configuration: Configuration, folder: Path) -> MeasuredNetw
 
 
 def measure_network(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> None:
-    """Measure allreduces on the network, beside the model if there is one, and fit the constants; skip what is there.
+    """Measure allreduces on the network, under a model's load if there is one, and fit constants; skip existing files.
 
     Timed layers take no processor and keep their pace, so nothing is measured beside them.
     """
@@ -395,7 +395,7 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
 
 
 def _other_work(traces: Sequence[Trace]) -> dict[str, Any]:
-    """Return what the busiest of the runs tells of other work on its machine."""
+    """Return the other work on the machine of the busiest run, as a document."""
     uses = [other for trace in traces if (other := OtherWork.read(trace.provenance)) is not None]
     most = max(uses, key=lambda other: other.busy, default=None)
     return {} if most is None else most.document()

@@ -165,7 +165,7 @@ def calibrate_table(table: Path, out: Path) -> Calibration:
 
 
 def calibrate_without_load(table: Path, out: Path) -> Calibration:
-    """Fit them for layers that take no processor: without what was measured beside a computing model."""
+    """Fit constants for layers that take no processor: without measurements under a computing model's load."""
     document = json.loads(table.read_text())
     document["ddp"] = {name: value for name, value in document["ddp"].items() if name not in _UNDER_LOAD}
     quiet = out / "allreduce-quiet.json"
