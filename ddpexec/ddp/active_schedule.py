@@ -130,6 +130,8 @@ class ActiveSchedule:
         if self.stats.sampling:
             self.stats.note(TimerEvent.COMMUNICATION)
         self.launcher.launch(numbers)
+        # The used map goes behind the last bucket, as torch's `Reducer::all_reduce_local_used_map`, at the same place
+        # in the order on every rank.
         if self._tells_used and self.queue.launched_all:
             self.used.reduce(len(self.launcher.launched))
 
@@ -156,6 +158,8 @@ class ActiveSchedule:
     def end_iteration(self, arrival: Sequence[int], *, counted: bool) -> None:
         """Take it that gradients, which came in the order `arrival`, are written back."""
         self.launch_order = self.launcher.launched
+        # A buffer hook's futures are waited for once all buckets are written back, as torch's reducer installs them
+        # (`_install_post_backward_futures`).
         with name_lost_ranks(self.communicator, "the buffer hook's synchronisation", others_code=True):
             for future in self._futures:
                 wait_within(future, self.communicator.timeout)

@@ -63,6 +63,7 @@ class BucketSchedule(ActiveSchedule):
         self._move_into(plan.groups())
 
     def _move_into(self, groups: Sequence[Sequence[int]]) -> None:
+        # Buckets, queue and sendings are numbered alike; all three change here together, between two iterations.
         self._groups, self.queue = groups, queue_of_buckets([*map(tuple, groups)])
         self.eager: Sequence[Eager] = self._made.eager
         self.launcher.sendings = [self._make_sending(bucket) for bucket in self.buckets]
@@ -112,6 +113,7 @@ class BucketSchedule(ActiveSchedule):
         """Rebuild the buckets where the order policy says so; all ranks come to the same answer."""
         if not self.order.due():
             return False
+        # `due` counts iterations, so it says the same on every rank; only then do ranks exchange what they expect.
         words = functools.partial(self.communicator.gather_objects, device=self.model.tensors[0].device)
         order = self.order.confer(self.plan.groups(), self._gather_times, words)
         self.rebuilds = self.order.rebuilds
@@ -151,6 +153,8 @@ class BucketSchedule(ActiveSchedule):
         super().expect_backward(unused)
         # What ranks search for may differ among them; what drop says, and what the option promises, does not.
         common = self.unused if self.options.skip_all_reduce_unused_params else self.dropped
+        # A bucket may be skipped only where every rank skips it: one that is sent on one rank alone is waited for for
+        # ever.
         skipped = skipped_buckets(self._groups, common) if common else []
         if skipped or self._skips:
             self.queue.reset(skipped)
@@ -171,6 +175,7 @@ class BucketSchedule(ActiveSchedule):
         launcher, buckets, options = self.launcher, self._made, self.options
         some = options.find_unused_parameters or options.static_graph or self.dropped
         if not some and not self.hooked and len(numbers) == len(buckets.all):
+            # Buckets that lie one after the other in memory are copied out by one call, once the last of them is there.
             for run in buckets.runs:
                 together = range(run.buckets[0].number, run.buckets[-1].number + 1)
                 launcher.wait(together)

@@ -61,6 +61,8 @@ def wire_of(plans: Sequence[Sequence[RankSteps]], small: tuple[int, float] | Non
     if not lengths:
         return None
     latency_s = 0.0 if small is None else min(small[1], *lengths)
+    # Bytes move once the latency is over, so each message's time counts from there, and time in which several move is
+    # shared among them.
     carried = [each for step in spans for each in _list_carried(step, latency_s)]
     times: dict[int, list[float]] = {}
     for each in carried:
@@ -100,6 +102,7 @@ def _rates(carried: Sequence[_Carried]) -> tuple[float, float]:
         for name in ("size_bytes", "alone_s", "beside_s")
     )
     rows = np.stack([alone / sizes, during / sizes], axis=1)
+    # Two unknowns need messages that were alone for different shares of their time; else both rates are taken as one.
     if np.linalg.matrix_rank(rows) == 2:
         rate, both = map(float, np.linalg.lstsq(rows, np.ones(len(sizes)), rcond=None)[0])
         if 0 < rate <= both <= _TOGETHER * rate:
@@ -110,6 +113,7 @@ def _rates(carried: Sequence[_Carried]) -> tuple[float, float]:
 def _line(seen: tuple[tuple[int, float], ...]) -> Wire:
     """Fit latency and bytes by least squares of relative errors, neither below zero."""
     sizes, times = (np.array(column, dtype=np.float64) for column in zip(*seen, strict=True))
+    # Sizes too near each other: a line through them would give any latency. A fixed share of the time is taken for it.
     if sizes[-1] < APART * sizes[0]:
         size, seconds = float(np.median(sizes)), float(np.median(times))
         latency_s, per_byte_s = _CANNOT_TELL * seconds, (1 - _CANNOT_TELL) * seconds / size
@@ -135,6 +139,7 @@ def _spans(ranks: Sequence[RankSteps]) -> list[list[tuple[int, float, float]]]:
     which all ranks leave together.
     """
     steps = min(len(rank.sent) for rank in ranks)
+    # Steps in which ranks noted different numbers of messages, as one whose stamping began in the middle, are left out.
     usual = [step for step in range(steps) if len({len(rank.sent[step]) for rank in ranks}) == 1]
     moved = list(zip(ranks, _shifts(ranks, usual), strict=True))
     spans = []
@@ -180,6 +185,7 @@ def measure_shared(spans: Sequence[tuple[float, float]]) -> list[tuple[float, fl
     """
     edges = sorted({edge for span in spans for edge in span})
     totals = [[0.0, 0.0] for _ in spans]
+    # Between two neighbouring edges the set of running spans is constant; each gets an equal share of such a stretch.
     for low, high in pairwise(edges):
         here = [number for number, (begin, end) in enumerate(spans) if begin <= low and end >= high]
         for number in here:

@@ -202,7 +202,9 @@ def carry_out(
         else:
             failures.append(f"{configuration.name}: {outcome}")
             progress(f"    FAILED: {outcome}")
+        # A configuration that was done before takes no time, and says nothing of how long others take.
         time_left.done(configuration, None if was_done else time.monotonic() - begin_s)
+        # Written after each, so that an interrupted campaign has its summary.
         write_summary(campaign, results, folder)
     write_summary(campaign, results, folder)
     return results, failures

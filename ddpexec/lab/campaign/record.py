@@ -81,6 +81,7 @@ def pack(file: Path, campaign: Campaign, folder: Path, record: Path) -> list[str
     done = [each for each in campaign.configurations if find_finished(each, folder) is not None]
     if not done:
         raise InputError("holds no finished configuration", place=str(folder), remedy="run the campaign first")
+    # Everything is read before anything is removed: a file that cannot be read leaves the old record as it was.
     contents: dict[str, bytes] = {"campaign.yaml": file.read_bytes()}
     for bench in sorted({each.bench for each in done}):
         for path in sorted((folder / "networks" / bench).glob("*.*")):
@@ -88,6 +89,7 @@ def pack(file: Path, campaign: Campaign, folder: Path, record: Path) -> list[str
     for each in done:
         own = folder / "runs" / each.name
         workload = (own / "workload.json.gz").read_bytes()
+        # Many configurations share a workload; its hash as name stores it once.
         name = f"workloads/{hashlib.sha256(workload).hexdigest()[:12]}.json.gz"
         contents[name] = workload
         document = {
