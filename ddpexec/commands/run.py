@@ -136,10 +136,8 @@ def run(
             return
 
         def make(caps: BucketCaps) -> Run:
-            under_caps = replace(settings, caps=caps)
-            return Run(
-                under_caps, rank.device, model=arguments.model, step=arguments.step, workload=recorded, plan=chosen
-            )
+            own = replace(settings, caps=caps)
+            return Run(own, rank.device, model=arguments.model, step=arguments.step, workload=recorded, plan=chosen)
 
         if arguments.interleave:
             _train_in_turns([make(caps) for caps in swept], arguments.out, output)
