@@ -21,8 +21,8 @@ import typer
 
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
-from ddpexec.groups.mpi_environment import adopt_mpirun
-from ddpexec.groups.speaking import speak
+from ddpexec.groups.environment import adopt_mpirun
+from ddpexec.groups.environment import speak
 from ddpsim.cli.app import carry_out
 from ddpsim.cli.sections import SectionedCommand
 from ddpsim.common.errors import InputError

@@ -43,9 +43,9 @@ def watch_dtypes() -> Iterator[set[torch.dtype]]:
     as `torch.autocast(x.device.type)` there. One made or entered before the context counts where it is
     CUDA's. Those that backward enters, as checkpoints do with all that was set in forward, are no words of the user's.
     """
-    plain, found = torch.autocast, set[torch.dtype]()
+    plain, dtypes = torch.autocast, set[torch.dtype]()
     if torch.is_autocast_enabled("cuda"):
-        found.add(torch.get_autocast_dtype("cuda"))
+        dtypes.add(torch.get_autocast_dtype("cuda"))
     make, enter = plain.__init__, plain.__enter__
 
     @wraps(make)
@@ -59,12 +59,12 @@ def watch_dtypes() -> Iterator[set[torch.dtype]]:
     def entered(self: Any) -> Any:
         cast_to = getattr(self, _ON_GPUS, self.fast_dtype if self.device == "cuda" else None)
         if cast_to is not None and torch._C._current_graph_task_id() == _NOT_IN_BACKWARD:
-            found.add(cast_to)
+            dtypes.add(cast_to)
         return enter(self)  # type: ignore[no-untyped-call]
 
     plain.__init__, plain.__enter__ = made, entered  # type: ignore[method-assign]
     try:
-        yield found
+        yield dtypes
     finally:
         plain.__init__, plain.__enter__ = make, enter  # type: ignore[method-assign]
 

@@ -11,12 +11,14 @@ Around a training loop of one's own it takes three lines::
             optimizer.step()
             capture.step()                                  # 3
 
-Host times are taken in the hooks that DDP uses; on a GPU a CUDA event stands beside each, so nothing waits for the
+Host times are taken in the hooks that DDP uses; on a GPU a CUDA event is recorded with each, so nothing waits for the
 device while it is timed. Pre-hooks of the modules inside tell when forward first needs each parameter: on a GPU in
-three iterations afterwards, for events beside every module would slow a host that has little else to do. The profiler
-runs last, over two more, and only to learn how long the device was *busy* and where the host waited for it.
+three iterations afterwards, for events at every module would slow a host that has little else to do. The profiler runs
+last, over two more, and only to learn how long the device was *busy* and where the host waited for it. How long one
+process of the user's `DataLoader` takes for a batch is measured apart (`find_loading`).
 
-How a step's batches are loaded: what one process of the user's `DataLoader` takes for one, measured apart.
+`capture_alone` records on this process, `capture_together` on all ranks that torchrun started, at once: they share a
+machine as they will in the job.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from ddpexec.capturing.compiles import Compiles
-from ddpexec.capturing.describe import describe_buffers, device_model
+from ddpexec.capturing.describe import Compiles, describe_buffers, device_model
 from ddpexec.capturing.devices import tell_devices, time_copies
 from ddpexec.capturing.left_out import count_sent, describe_synchronised_norms
 from ddpexec.capturing.models import TrainingModel, build, flush_denormals
@@ -43,13 +45,61 @@ from ddpexec.capturing.own_step import OwnStep, load_own_step, name_errors
 from ddpexec.capturing.recorder import Recorder
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.groups.launched import join_launched
+from ddpexec.groups.lost import name_lost_ranks
+from ddpexec.timing.stopwatch import gather_other_work
 from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.common.options.input_stage import InputStage
+from ddpsim.common.other_work import OtherWork, ProcessorClock, find_other_work
 from ddpsim.common.units import format_count
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload
+from ddpsim.workload.pool import pool_captures
 from ddpsim.workload.profile import LEFT_OUT, tokens_of
 from ddpsim.workload.replayed import COMPILED
+
+
+def capture_together(capture: Callable[[str], Workload], device: str = "") -> Workload | None:
+    """Return on rank 0 the iterations of all ranks as one workload, on the others None.
+
+    Ranks begin together and record without waiting for each other.
+
+    Args:
+        capture: records this rank's iterations on the device named.
+        device: `cpu`, `cuda`, or nothing for GPUs where there are any; each local rank takes the GPU of its number.
+
+    Raises:
+        InputError: as `capture`, and as `join_launched`.
+        WorkloadError: ranks that recorded different steps.
+    """
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with join_launched("capture", "gloo", kind) as rank:
+        rank.communicator.barrier()
+        clock = ProcessorClock()
+        own = capture(str(rank.device))
+        other = gather_other_work(clock, rank.communicator)
+        everyones: list[Workload | None] | None = None
+        if rank.communicator.rank == 0:
+            everyones = [None] * dist.get_world_size()
+        with name_lost_ranks(rank.communicator, "the gathering of the ranks' recordings"):
+            dist.gather_object(own, everyones)
+        if everyones is None:
+            return None
+        recorded = [each for each in everyones if each is not None]
+        return beside(replace(pool_captures(recorded), ranks=len(recorded)), other)
+
+
+def capture_alone(capture: Callable[[str], Workload], device: str = "") -> Workload:
+    """Return what this process alone records, as `capture` does."""
+    clock = ProcessorClock()
+    return beside(capture(device), find_other_work([clock.since()]))
+
+
+def beside(workload: Workload, other: OtherWork | None) -> Workload:
+    """Return a capture with the other work that the machine did meanwhile."""
+    other_document = {} if other is None else other.document()
+    return replace(workload, provenance={**workload.provenance, **other_document})
+
 
 BATCHES = 10
 """Batches that are loaded to be timed, after one that is not."""
@@ -215,7 +265,7 @@ class Capture:
             raise WorkloadError("forward is given no tensor to take it from", place="batch_size", remedy=remedy)
         hardware, devices = device_model(device), self._recorder.devices
         model = collect(self._module)
-        found = Workload(
+        workload = Workload(
             name=f"{self._name}@{hardware.lower()}-{precision}-b{batch_size}",
             device=hardware,
             precision=precision,
@@ -234,13 +284,13 @@ class Capture:
                 "warm_up": self._settings.warm_up,
                 "forward_use": use_how,
                 **({COMPILED: True} if self._compiles.seen else {}),
-                **({LEFT_OUT: told} if (told := list(self._left_out())) else {}),
+                **({LEFT_OUT: notes} if (notes := list(self._left_out())) else {}),
             },
         )
         if len(devices) == 1:
-            return found
+            return workload
         copied = self._recorder.copies.copied
-        return tell_devices(found, devices, copied, time_copies(copied))
+        return tell_devices(workload, devices, copied, time_copies(copied))
 
     def _left_out(self) -> Iterator[str]:
         yield from describe_synchronised_norms(self._module)
@@ -308,8 +358,8 @@ def _capture(
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     try:
         with flush_denormals():
-            found = _run(Capture(model.module, name=model.name, batch_size=size, settings=settings), step, settings)
-        return replace(found, sequence_length=tokens_of(model.sample))
+            workload = _run(Capture(model.module, name=model.name, batch_size=size, settings=settings), step, settings)
+        return replace(workload, sequence_length=tokens_of(model.sample))
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
 

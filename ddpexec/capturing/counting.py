@@ -1,12 +1,11 @@
 """Count one training step: operators by phase, where gradients become complete, what stays alive, which optimizer.
 
-Bytes that fusion keeps out of memory across each operator of forward: what a graph that began there would add.
+Start with `StepCounter`, a dispatch mode: every operator of the step passes it, and a `StepCounts` holds the result.
 
-A compiler makes one kernel of memory-bound operators and leaves the others to libraries. What a memory-bound operator
-makes is never written where all that read it can be in its kernel: memory-bound ones too, none of which waits for a
-library's kernel that the tensor went into. A graph that ends between them writes it, and the next one reads it.
-
-Bytes that a compiler keeps out of memory: what memory-bound operators in a row write for each other.
+A compiler makes one kernel of memory-bound operators in a row and leaves the others to libraries. `Intermediates`
+counts the bytes that such a row need not write and read again. `Edges` counts what a graph break would cost: a tensor
+is never written where all its readers can be in its kernel, that is, are memory-bound and wait for no library's kernel
+that the tensor went into; a graph that ends between them writes it, and the next one reads it.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpexec.capturing.attention import FusedAttention
-from ddpexec.capturing.compiles import compiler_of, find_calling_compiler, is_compiled
-from ddpexec.capturing.describe import describe_buffers
+from ddpexec.capturing.describe import compiler_of, describe_buffers, find_calling_compiler, is_compiled
 from ddpexec.capturing.fixed import FixedBytes
 from ddpexec.capturing.left_out import (
     describe_calls,
@@ -43,8 +41,8 @@ from ddpsim.workload.operators import Operator
 
 
 @dataclass(slots=True)
-class _Made:
-    """A tensor: what made it and what reads it last, and whether all that does can be one kernel.
+class _Output:
+    """A tensor: which operators make it and read it last, and whether all its readers fit into its maker's kernel.
 
     Attributes:
         bit: of its own in sets of tensors.
@@ -70,37 +68,42 @@ class Edges:
     """
 
     element_bytes: Callable[[Tensor], int]
-    _alive: dict[int, _Made] = field(default_factory=dict)
+    _alive: dict[int, _Output] = field(default_factory=dict)
     """By storage."""
-    _all: list[_Made] = field(default_factory=list)
+    _all: list[_Output] = field(default_factory=list)
 
     def note(self, number: int, read: Sequence[Tensor], written: Sequence[Tensor], *, memory: bool = True) -> None:
         """Note operator `number`, which reads and writes tensors; where not `memory` it is a library's kernel."""
-        known = [made for each in read if (made := self._alive.get(storage_key(each) or -1)) is not None]
+        known = [output for each in read if (output := self._alive.get(storage_key(each) or -1)) is not None]
+        # Sets of tensors are bits of integers: a union over all inputs is one operation, for steps of thousands of
+        # operators.
         before, waits = 0, 0
-        for made in known:
-            before |= made.before
-            waits |= made.waits
-        for made in known:
-            made.last = number
-            made.fused &= memory and not waits & made.bit
+        for output in known:
+            before |= output.before
+            waits |= output.waits
+        for output in known:
+            output.last = number
+            # A reader stays in the tensor's kernel only if it is memory-bound itself, and none of its inputs went from
+            # this tensor through a library's kernel: that one would have to run in the middle.
+            output.fused &= memory and not waits & output.bit
         for tensor in written:
             key = storage_key(tensor)
             if key is None or key in self._alive:
                 continue
             size_bytes, bit = tensor.numel() * self.element_bytes(tensor), 1 << len(self._all)
-            made = _Made(number, number, size_bytes, memory, bit, before | bit, waits if memory else before)
-            self._alive[key] = made
-            self._all.append(made)
+            output = _Output(number, number, size_bytes, memory, bit, before | bit, waits if memory else before)
+            self._alive[key] = output
+            self._all.append(output)
+            # Storages are freed and their addresses used again; a new tensor there is another one.
             weakref.finalize(tensor.untyped_storage(), self._alive.pop, key, None)
 
     def crossing(self, operators: int) -> list[float]:
-        """Return for each operator the bytes made before it that it or later ones read in the kernel that made them."""
+        """Return for each operator the bytes made earlier that it or later ones read in the same kernel."""
         changes = [0.0] * (operators + 1)
-        for made in self._all:
-            if made.fused and made.last > made.by:
-                changes[made.by + 1] += made.size_bytes
-                changes[made.last + 1] -= made.size_bytes
+        for output in self._all:
+            if output.fused and output.last > output.by:
+                changes[output.by + 1] += output.size_bytes
+                changes[output.last + 1] -= output.size_bytes
         crossing, now = [], 0.0
         for change in changes[:operators]:
             now += change

@@ -1,4 +1,4 @@
-"""A module on several GPUs, as `capture` records it: stamps of all of them, and what is copied between them."""
+"""Stamps of a captured step, on one GPU or several: host times with CUDA events, and the copies between devices."""
 
 from __future__ import annotations
 
@@ -15,13 +15,30 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ddpexec.capturing.stamps import Stamp
 from ddpexec.timing.clock import Clock, CudaClock
 from ddpexec.timing.waiting import time_between_events
 from ddpsim.common.errors import WorkloadError
 from ddpsim.simulation.jobs.device_split import Members, put_on_devices
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.profile import ForwardUse
+
+NANOSECOND = 9
+"""Decimals of seconds that files keep: clocks tell no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A moment: seconds on the host's clock, and the place in the device's stream."""
+
+    host_s: float
+    event: torch.cuda.Event | None
+
+    def device_since(self, start: Stamp) -> float:
+        """Return seconds on the device since `start`; on a CPU the host's."""
+        if self.event is None or start.event is None:
+            return self.host_s - start.host_s
+        return float(start.event.elapsed_time(self.event)) / 1e3
+
 
 Pair = tuple[torch.device, torch.device]
 """From which device to which."""
@@ -113,25 +130,25 @@ class CopiesBetween(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call an operator, and see whether it copies."""
-        found = function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
         if function in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default):
-            given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-            source = given[-1]
-            if source.device != found.device and source.is_floating_point() and source.device.type != self._host:
-                pair = source.device, found.device
-                self.copied[pair] = self.copied.get(pair, 0) + found.nbytes
-        return found
+            tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+            source = tensors[-1]
+            if source.device != result.device and source.is_floating_point() and source.device.type != self._host:
+                pair = source.device, result.device
+                self.copied[pair] = self.copied.get(pair, 0) + result.nbytes
+        return result
 
 
 def time_copies(copied: Mapping[Pair, int]) -> dict[Pair, float]:
-    """Return what copies of so many bytes between GPUs take, with nothing beside them, in seconds."""
-    found: dict[Pair, float] = {}
+    """Return the seconds of copies of these sizes between GPUs while nothing else runs."""
+    copy_s: dict[Pair, float] = {}
     for (source, target), size_bytes in copied.items():
         sent = torch.empty(size_bytes, dtype=torch.uint8, device=source)
         copy = partial(sent.to, target, non_blocking=True)
         taken = [time_between_events(copy, source) for _ in range(COPIES + 1)]
-        found[source, target] = median(taken[1:])
-    return found
+        copy_s[source, target] = median(taken[1:])
+    return copy_s
 
 
 def tell_devices(

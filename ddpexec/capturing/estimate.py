@@ -68,10 +68,10 @@ def estimate_model(
         UnknownNameError: no such model or GPU.
         WorkloadError: the GPU lacks the precision, or cannot reach an anchor.
     """
-    found, shape = _find_gpu(gpu), model_shape(model, batch_size, checkpointing=checkpointing)
+    achieved, shape = _find_gpu(gpu), model_shape(model, batch_size, checkpointing=checkpointing)
     if replace(options, accumulate=1) == NOTHING_KNOWN and not checkpointing:
-        return _estimate(shape, found, precision)
-    return estimate(shape, found, precision, options)
+        return _estimate(shape, achieved, precision)
+    return estimate(shape, achieved, precision, options)
 
 
 def carry_model(

@@ -50,10 +50,10 @@ def _copy_with_views() -> Iterator[None]:
 
     def copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
         if id(tensor) not in memo:
-            made = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-            memo[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
-        found: Tensor = memo[id(tensor)]
-        return found
+            fresh = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            memo[id(tensor)] = nn.Parameter(fresh, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fresh
+        copy: Tensor = memo[id(tensor)]
+        return copy
 
     FakeTensor.__deepcopy__ = copied  # type: ignore[method-assign]
     try:

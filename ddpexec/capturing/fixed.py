@@ -27,7 +27,7 @@ class _Moved:
 
 @dataclass(slots=True)
 class FixedBytes:
-    """Tells what of the traffic is of parameters, buffers, what is made of them alone, and of gradients.
+    """Counts bytes that do not depend on the batch: of parameters, buffers, tensors derived from them, gradients.
 
     A tensor turns out to be a gradient when it is handed to its parameter: the operator that wrote it wrote fixed
     bytes, and where that only copied or added tensors of the same shape, so did those before it.
@@ -57,13 +57,13 @@ class FixedBytes:
         return bool(read) and all(storage_key(tensor) in self._storages for tensor in read)
 
     def of(self, func: Any, read: Sequence[Tensor], written: Sequence[Tensor]) -> float:
-        """Return the bytes of the traffic of `func` that are of parameters or made of them alone."""
+        """Return the bytes that `func` moves of parameters and of tensors derived from parameters alone."""
         name = func._schema.name.partition("::")[2]
-        made = self.is_made_of_parameters(read)
-        if made:
+        of_parameters = self.is_made_of_parameters(read)
+        if of_parameters:
             self._remember(written)
         known = [tensor for tensor in read if storage_key(tensor) in self._storages]
-        return traffic_of(name, known, written if made else [], self.element_bytes)
+        return traffic_of(name, known, written if of_parameters else [], self.element_bytes)
 
     def note(
         self, number: int, func: Any, fixed: float, flops: float, read: Sequence[Tensor], written: Sequence[Tensor]

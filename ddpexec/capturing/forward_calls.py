@@ -105,7 +105,7 @@ class ForwardCalls(Generic[Moment]):
             gradients: registration indices of the parameters that backward reached.
         """
         turns = {number: turn for turn, number in enumerate(called)}
-        found: list[FirstUse[Moment] | None] = []
+        needs: list[FirstUse[Moment] | None] = []
         for index, places in enumerate(self._places):
             near = [(place, next(number for number in place.chain if number in called)) for place in places]
             if index not in gradients:
@@ -114,8 +114,8 @@ class ForwardCalls(Generic[Moment]):
                     (place, number) for place, number in near if (number == place.chain[0] if place.leaf else frozen)
                 ]
             first = min(near, key=lambda pair: turns[pair[1]], default=None)
-            found.append(None if first is None else FirstUse(called[first[1]], first[1] != first[0].chain[0]))
-        return found
+            needs.append(None if first is None else FirstUse(called[first[1]], first[1] != first[0].chain[0]))
+        return needs
 
     def _hook(self, number: int) -> Callable[[nn.Module, Any], None]:
         now = self._now

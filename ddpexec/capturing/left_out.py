@@ -38,9 +38,9 @@ def describe_calls(sent: Mapping[str, Sequence[int]]) -> Iterator[str]:
     """Yield a sentence on the collectives that a step calls itself, whose bytes `sent` has by name."""
     if sent:
         calls = Counter({name: len(sizes) for name, sizes in sent.items()})
-        told = ", ".join(f"{name} {format_count(count, 'time')}" for name, count in calls.most_common())
+        listed = ", ".join(f"{name} {format_count(count, 'time')}" for name, count in calls.most_common())
         size = sum(map(sum, sent.values()))
-        yield f"the step itself calls torch.distributed's {told} ({size} bytes): they are left out"
+        yield f"the step itself calls torch.distributed's {listed} ({size} bytes): they are left out"
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def pretended_group() -> Iterator[None]:
 
 
 def count_sent() -> int:
-    """Return how many collectives the default process group has made; 0 without one."""
+    """Return how many collectives the default process group has run; 0 without one."""
     if not dist.is_available() or not dist.is_initialized():
         return 0
     world = dist.group.WORLD

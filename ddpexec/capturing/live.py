@@ -72,9 +72,9 @@ class LiveBytes:
 
     def drop(self, key: int | None) -> None:
         """Count a storage no longer: it is gone, or a parameter's gradient."""
-        if key is not None and (found := self._alive.pop(key, None)) is not None:
-            self._bytes[found[2]] -= found[1]
-            self._fixed -= found[1] if found[3] else 0
+        if key is not None and (size := self._alive.pop(key, None)) is not None:
+            self._bytes[size[2]] -= size[1]
+            self._fixed -= size[1] if size[3] else 0
 
     def close(self) -> None:
         """Count nothing any more."""

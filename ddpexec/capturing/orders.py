@@ -82,7 +82,7 @@ class _Recorder:
             self.hooks[rank].append(row)
 
     def workload(self, name: str, rank: int) -> Workload:
-        """Return what was kept of a rank."""
+        """Return the workload recorded of a rank."""
         forward, backward, optimizer = (np.array(times) for times in zip(*self.times[rank], strict=True))
         hooks = np.array(self.hooks[rank])
         return Workload(

@@ -93,9 +93,11 @@ def _remedy(path: str, error: ImportError | AttributeError) -> str:
     module, _, name = path.partition(":")
     if module.endswith(".py"):
         return f"write {module.removesuffix('.py').removeprefix('./').replace('/', '.')}:{name}"
-    found = getattr(error, "obj", None)
-    functions = [each for each in dir(found) if callable(getattr(found, each))] if isinstance(found, ModuleType) else []
-    if near := get_close_matches(name, functions, n=1, cutoff=0.6):
+    culprit = getattr(error, "obj", None)
+    names = (
+        [each for each in dir(culprit) if callable(getattr(culprit, each))] if isinstance(culprit, ModuleType) else []
+    )
+    if near := get_close_matches(name, names, n=1, cutoff=0.6):
         return f"did you mean {module}:{near[0]}?"
     return "run from the folder its package is in, or install it"
 
@@ -107,11 +109,11 @@ def call_builder(function: Factory, path: str) -> OwnStep:
         InputError: it raises, or returns something else than a module and a callable.
     """
     with name_errors(path):
-        made = function()
-    module, step = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
+        built = function()
+    module, step = built if isinstance(built, tuple) and len(built) == 2 else (None, None)
     if not isinstance(module, nn.Module) or not callable(step):
         remedy = "return (module, step), an nn.Module and a callable without arguments"
-        raise InputError(f"{path} returned {type(made).__name__}", place="--step", remedy=remedy)
+        raise InputError(f"{path} returned {type(built).__name__}", place="--step", remedy=remedy)
     return OwnStep(path, module, step)
 
 
@@ -142,7 +144,7 @@ def _make_error(path: str, error: Exception) -> InputError:
     line = _line(error)
     where = f"--step {path}" if line is None else f"--step {path}: {line}"
     remedy = "mend the step, so that it runs by itself"
-    if any(said in what for said in _NO_GPU):
+    if any(sign in what for sign in _NO_GPU):
         remedy = "leave `.cuda()` out, or take the device of the module's parameters: an estimate needs no GPU"
     return InputError(f"{type(error).__name__}: {what}", place=where, remedy=remedy)
 
@@ -151,5 +153,5 @@ def _line(error: BaseException) -> str | None:
     """Return `file:line` of the innermost frame that is neither torch's, nor ours, nor the importer's."""
     frames = reversed(traceback.extract_tb(error.__traceback__))
     own = (f for f in frames if not f.filename.startswith((*_NOT_THE_USERS, "<frozen")) and f.filename != "<string>")
-    found = next((f for f in own if f.filename != importlib.__file__ and "site-packages" not in f.filename), None)
-    return None if found is None else f"{Path(found.filename).name}:{found.lineno}"
+    frame = next((f for f in own if f.filename != importlib.__file__ and "site-packages" not in f.filename), None)
+    return None if frame is None else f"{Path(frame.filename).name}:{frame.lineno}"

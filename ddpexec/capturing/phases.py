@@ -12,7 +12,7 @@ from ddpsim.common.errors import WorkloadError
 
 
 class PhaseListener(Protocol):
-    """What is told of a step, in this order."""
+    """The callbacks of a step, in the order in which they are called."""
 
     def on_forward(self, inputs: Sequence[object]) -> None:
         """Forward of the module begins with `inputs`, positional ones first."""

@@ -1,10 +1,9 @@
-"""Stamps of one process's iterations on the host clock and, on a GPU, as CUDA events beside it.
+"""The recorder of a capture: stamps of one process's iterations on the host's clock and, on a GPU, as CUDA events.
 
-A short pass under the profiler: how long the device is busy in each phase, and where the host waits for it.
-
-Nothing is timed under it otherwise: the profiler slows the host. Kernel durations hardly change.
-
-When forward first needs each parameter, from the calls of modules that were stamped in several iterations.
+Start with `Recorder`. On a GPU it works in three passes, so that none disturbs another: the iterations that are timed;
+`CALL_ITERATIONS` in which calls of modules are stamped, from which `forward_use_of` derives when forward first needs
+each parameter; and a `DevicePass` under the profiler, which tells how long the device is busy in each phase and where
+the host waits for it. The profiler slows the host but hardly the kernels, so nothing else is timed under it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from ddpexec.capturing.devices import CopiesBetween, DevicesStamps, check_devices
+from ddpexec.capturing.devices import NANOSECOND, CopiesBetween, DevicesStamps, Stamp, check_devices
 from ddpexec.capturing.forward_calls import FirstUse, ForwardCalls
 from ddpexec.capturing.phases import Phases, autocast_dtype_of, batch_size_of, precision_of
-from ddpexec.capturing.stamps import NANOSECOND, Stamp
 from ddpexec.ddp.parameters import collect
 from ddpsim.common.errors import WorkloadError
 from ddpsim.workload import Phase
@@ -149,6 +147,7 @@ def forward_use_of(forwards: Sequence[StampedForward], host_s: float, device_s: 
     """
     if not any(forward.tells() for forward in forwards):
         return None, "not known: no call of a module that owns parameters was seen; all count as at the start"
+    # Stamps in the calls make forward longer, so what they tell is scaled to the forward without them.
     host, device = (
         whole / own if (own := float(np.median([getattr(forward, clock) for forward in forwards]))) > 0 else 1.0
         for clock, whole in (("host_s", host_s), ("device_s", device_s))
@@ -277,6 +276,8 @@ class Recorder:
             for device in self.devices:
                 torch.cuda.synchronize(device)
             use = self._pass.use()
+        # Both clocks count from the start of backward: the host's hooks directly, the device by events on its stream. A
+        # gradient that an iteration did not produce stays NaN.
         hook, ready = (np.full((count, len(self._parameters)), np.nan) for _ in range(2))
         for row, record in enumerate(records):
             assert record.backward is not None
@@ -363,6 +364,8 @@ def phase_of(stamps: list[tuple[Stamp, Stamp]], name: str, use: DeviceUse | None
     """Return a phase's host and busy device times; where the host waited for the device, without the wait."""
     host = np.array([end.host_s - start.host_s for start, end in stamps])
     device = np.array([end.device_since(start) for start, end in stamps])
+    # Host time that the profiler saw in waits for the device is no work of the host; device time beyond what was busy
+    # is idle time, in which the device waited for the host.
     if use is not None:
         host = np.maximum(host - use.waited_s[name], 0.0)
         if use.busy_s[name] > 0:  # a profiler that may not look at the device sees nothing

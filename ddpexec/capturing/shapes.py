@@ -1,6 +1,8 @@
 """Operators of one training step without running it: of a shipped model, a user's step, or a module with a batch.
 
-Activation checkpointing as a knob of an estimate: each of a model's equal layers is computed again in backward.
+Start with `model_shape`, `step_shape` and `module_shape`; all count a step on fake tensors (`capturing.counting`), and
+where that fails on real ones. Activation checkpointing is an option of an estimate: each of a model's equal layers
+(`layers_of`) counts its forward again in backward.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ _LAYERS = 2
 
 def layers_of(module: nn.Module) -> nn.ModuleList | nn.Sequential | None:
     """Return the longest list of modules of one class within `module`; None where there is none of two and more."""
-    found: nn.ModuleList | nn.Sequential | None = None
+    layers: nn.ModuleList | nn.Sequential | None = None
     for each in module.modules():
         if not isinstance(each, nn.ModuleList | nn.Sequential) or len({type(layer) for layer in each}) != 1:
             continue
-        if len(each) >= max(_LAYERS, 1 + (0 if found is None else len(found))):
-            found = each
-    return found
+        if len(each) >= max(_LAYERS, 1 + (0 if layers is None else len(layers))):
+            layers = each
+    return layers
 
 
 def checkpoint_layers(module: nn.Module) -> nn.Module:
@@ -102,15 +104,15 @@ def count_training_step(
     shape = shape_of(model, batch_size)
 
     def make() -> OwnStep:
-        made = remake()
-        batch = made.make_batch(batch_size, "cpu")
+        model = remake()
+        batch = model.make_batch(batch_size, "cpu")
 
         def step() -> None:
             with torch.autocast("cuda"):
-                loss = made.loss(made.module(*batch.inputs), batch)
+                loss = model.loss(model.module(*batch.inputs), batch)
             loss.backward()  # type: ignore[no-untyped-call]
 
-        return OwnStep(made.name, made.module, step)
+        return OwnStep(model.name, model.module, step)
 
     return _with_autocast(shape, make)
 
@@ -162,10 +164,10 @@ def step_shape(
 
     def fake() -> OwnShape:
         with make_fakes():
-            found = _count_step(make, batch_size, real=False)
-        if not autocast and found.precision != "amp":
-            return found
-        return replace(found, shape=_with_autocast(found.shape, make, forced=found.precision != "amp"))
+            counted = _count_step(make, batch_size, real=False)
+        if not autocast and counted.precision != "amp":
+            return counted
+        return replace(counted, shape=_with_autocast(counted.shape, make, forced=counted.precision != "amp"))
 
     return _fake_or_real(fake, lambda: _count_step(make, batch_size, real=True), note)
 
@@ -198,9 +200,9 @@ def module_shape(
     """
     path = name or type(module).__name__.lower()
 
-    def own(of: nn.Module, given: object) -> OwnStep:
+    def own(of: nn.Module, inputs: object) -> OwnStep:
         def step() -> None:
-            (loss or _loss)(_call(of, given)).backward()  # type: ignore[no-untyped-call]
+            (loss or _loss)(_call(of, inputs)).backward()  # type: ignore[no-untyped-call]
 
         return OwnStep(path, of, step)
 
@@ -211,9 +213,9 @@ def module_shape(
     def real() -> OwnShape:
         return _count_step(lambda: own(copy.deepcopy(module), batch), batch_size, real=True, original=module)
 
-    found = _fake_or_real(fake, real, note)
+    shape = _fake_or_real(fake, real, note)
     kind = None if optimizer is None else optimizer_name(optimizer)
-    return replace(found, shape=replace(found.shape, optimizer_kind=kind))
+    return replace(shape, shape=replace(shape.shape, optimizer_kind=kind))
 
 
 def _count_step(
@@ -273,14 +275,14 @@ def _fake_or_real(fake: Callable[[], OwnShape], real: Callable[[], OwnShape], no
             raise
         reason = " ".join(str(error.__cause__ or error).split())[:_LONGEST]
     with torch.compiler.set_stance("force_eager"):
-        found = real()
+        shape = real()
     note(f"the step needs real tensors ({reason}): counted {REAL}")
-    return replace(found, shape=replace(found.shape, counted=f"{REAL}; fake tensors did not do: {reason}"))
+    return replace(shape, shape=replace(shape.shape, counted=f"{REAL}; fake tensors did not do: {reason}"))
 
 
 @contextmanager
 def _autocast_on_gpus() -> Iterator[list[str]]:
-    """Yield a list that is filled, at the end, where autocast was asked for on GPUs and this machine has none.
+    """Yield a list that holds, after the context, a note where a step enters CUDA's autocast on a machine without GPUs.
 
     torch warns, and goes on without; the step would do with it where it is to run.
     """
@@ -302,9 +304,9 @@ def _call(module: nn.Module, batch: object) -> object:
 
 
 def _loss(output: object) -> Tensor:
-    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    found = output if found is None else found
-    if not isinstance(found, Tensor):
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    loss = output if loss is None else loss
+    if not isinstance(loss, Tensor):
         remedy = "give loss=, a function of what the module returns"
         raise InputError(f"the module returns {type(output).__name__}, without a loss", place="loss", remedy=remedy)
-    return found.sum()
+    return loss.sum()

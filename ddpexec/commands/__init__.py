@@ -1,4 +1,15 @@
-"""The commands of `python -m ddpexec`, by name; torch is imported inside a command, never for `--help`."""
+"""The command line `python -m ddpexec COMMAND`: one module for each command, listed in `COMMANDS`.
+
+A command reads its options, calls one function of another room and prints what that returns; it measures nothing
+itself. torch is imported inside a command, never for `--help`. Errors are raised here and printed by `ddpexec.__main__`
+alone, by one rank for all.
+
+Nouns: a command is a typer function; its options are declared in dataclasses here or in `ddpsim.common.options`.
+
+Read first: `run` (train a model and trace it), then `doctor` with `torch_findings` (what torch can do on this machine).
+
+Public modules: none.
+"""
 
 from __future__ import annotations
 

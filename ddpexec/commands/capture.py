@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpexec.groups.torchrun import has_others, is_first_rank, is_on_first_node
+from ddpexec.groups.environment import has_others, is_first_rank, is_on_first_node
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import JsonDocument, note, note_all, write
@@ -59,8 +59,7 @@ def capture(
     refuse_excluded(arguments, "capture")
     if is_on_first_node():
         check_destination(arguments.output, as_json=arguments.json_)
-    from ddpexec.capturing.capture import CaptureSettings, capture_model, capture_step
-    from ddpexec.capturing.together import capture_alone, capture_together
+    from ddpexec.capturing.capture import CaptureSettings, capture_alone, capture_model, capture_step, capture_together
     from ddpsim.common.files import json_text
     from ddpsim.common.other_work import OtherWork
     from ddpsim.common.units import format_time

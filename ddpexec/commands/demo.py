@@ -19,9 +19,9 @@ def demo(
 
     With --json only the second half. OUT/commands.txt keeps every command. Takes three minutes on two quiet cores.
     """
+    from ddpexec.lab.demo.output import Commands, silenced
     from ddpexec.lab.demo.planned import plan_ahead
     from ddpexec.lab.demo.real import NEXT, hold_against_a_real_run
-    from ddpexec.lab.demo.saying import Commands, silenced
     from ddpsim.cli.output import write
     from ddpsim.common.files import check_writable_folder, json_text
 

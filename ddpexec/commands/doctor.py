@@ -13,5 +13,5 @@ def doctor(output: Output) -> None:
     from ddpexec.commands import torch_findings as torches
     from ddpexec.lab import findings as labs
 
-    found = [*torches.findings(), *labs.findings()]
-    output.emit({"findings": [each.document() for each in found]}, lambda: text_of(found))
+    findings = [*torches.findings(), *labs.findings()]
+    output.emit({"findings": [each.document() for each in findings]}, lambda: text_of(findings))

@@ -136,10 +136,10 @@ def estimate(
     check_destination(arguments.output)
     whose = _gpu(arguments)
     if arguments.from_ is not None:
-        found = carry_model(load_workload(arguments.from_), whose, arguments.model, arguments.precision)
-        for line in found.notes:
+        carried = carry_model(load_workload(arguments.from_), whose, arguments.model, arguments.precision)
+        for line in carried.notes:
             _note(line)
-        _deliver(add_jitter(found.workload, job.jitter), arguments.output)
+        _deliver(add_jitter(carried.workload, job.jitter), arguments.output)
         return
     paced = None if arguments.pace_of is None else load_workload(arguments.pace_of)
     if paced is not None and kind_of(paced.device) != kind_of(whose.name):
@@ -158,8 +158,8 @@ def estimate(
         other = "compiled by torch.compile with another backend than inductor: priced operator by operator"
         _note(f"{workload.name} is {other if compiled_as is None else compiled_as.text()}")
     if isinstance(shares := workload.provenance.get(TERM_SHARES), Mapping):
-        told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
-        _note(f"device time: {told}; waves and minimum are within the others, --without TERM leaves one out")
+        listed = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+        _note(f"device time: {listed}; waves and minimum are within the others, --without TERM leaves one out")
     for line in workload.left_out:
         _note(line)
     _warn(workload)
@@ -201,12 +201,12 @@ def _note(message: str) -> None:
     print(f"note: {message}", file=sys.stderr)
 
 
-def _gpu(asked: EstimateArguments) -> AchievedGpu:
+def _gpu(arguments: EstimateArguments) -> AchievedGpu:
     from ddpsim.workload.gpu_options import gpu_with
     from ddpsim.workload.gpus import GPUS, AchievedGpu, gpu_named
 
-    name, file = asked.gpu, asked.gpu_file
-    own = asked.memory_bandwidth, asked.peak or [], asked.memory, asked.multiprocessors
+    name, file = arguments.gpu, arguments.gpu_file
+    own = arguments.memory_bandwidth, arguments.peak or [], arguments.memory, arguments.multiprocessors
     if file is None and own == (None, [], None, None):
         if name is None:
             known = ", ".join(filter(_DATA_CENTRE.fullmatch, GPUS))

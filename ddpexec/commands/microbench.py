@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ddpexec.groups.torchrun import is_on_first_node, refuse_shared_input
+from ddpexec.groups.environment import is_on_first_node, refuse_shared_input
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import note_all, write

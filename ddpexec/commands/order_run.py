@@ -58,7 +58,7 @@ def order_run(
     """
     from ddpexec.groups.launched import join_launched
     from ddpexec.running.orders import TORCH, Arm, measure_arms, run_orders
-    from ddpexec.timing.other_work import gather_other_work
+    from ddpexec.timing.stopwatch import gather_other_work
     from ddpsim.common import shipped
     from ddpsim.common.files import json_text, write_whole
     from ddpsim.common.other_work import ProcessorClock

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddpexec.groups.environment import refuse_shared_input
 from ddpexec.groups.termination import ignore_from_now_on
-from ddpexec.groups.torchrun import refuse_shared_input
 from ddpexec.running.pipeline_options import PipelineOptions, check_beside
 from ddpexec.running.settings import RunSettings
 from ddpsim.cli.breakdown import statistic, step_line
@@ -81,6 +81,7 @@ def run(
     from ddpsim.common.errors import InputError
     from ddpsim.common.files import check_writable_folder
 
+    # Everything that can be refused is refused before torch is imported and ranks wait for each other.
     swept = parse_swept_caps(arguments.bucket_cap_mb, settings) or [settings.caps]
     settings = replace(settings, caps=swept[0])
     if [arguments.model, arguments.step, arguments.workload].count(None) != 2:
@@ -88,12 +89,12 @@ def run(
         raise InputError("give one of `model`, `step` and `workload`", place="run", remedy=remedy)
     refuse_excluded(settings, "run --step", beside={"step": arguments.step})
     if pipeline_options.pipeline is not None:
-        given = {
+        files = {
             "step": arguments.step is not None,
             "timed": arguments.workload is not None,
             "plan": arguments.plan is not None,
         }
-        check_beside(pipeline_options, settings, **given)
+        check_beside(pipeline_options, settings, **files)
     refuse_beside_plan(arguments.plan, settings)
     if arguments.interleave:
         from ddpexec.running.turns import check_turns
@@ -135,8 +136,8 @@ def run(
             return
 
         def make(caps: BucketCaps) -> Run:
-            asked = replace(settings, caps=caps)
-            return Run(asked, rank.device, model=arguments.model, step=arguments.step, workload=recorded, plan=chosen)
+            own = replace(settings, caps=caps)
+            return Run(own, rank.device, model=arguments.model, step=arguments.step, workload=recorded, plan=chosen)
 
         if arguments.interleave:
             _train_in_turns([make(caps) for caps in swept], arguments.out, output)
@@ -168,8 +169,8 @@ def _format_pipeline(measured: dict[str, Any]) -> str:
 def _train(running: Run, out: Path, output: Output) -> None:
     with _keep_what_there_is([running], [out]):
         running.train(_progress(running.rank))
-    if (found := _write(running, out)) is not None:
-        document, text = found
+    if (written := _write(running, out)) is not None:
+        document, text = written
         output.emit(document, text)
 
 
@@ -185,9 +186,9 @@ def _train_in_turns(runs: Sequence[Run], out: Path, output: Output) -> None:
     for run, folder, each in zip(runs, folders, turns, strict=True):
         run.turns = each
         written.append(_write(run, folder))
-    found = [each for each in written if each is not None]
-    if found:
-        output.emit({"runs": [document for document, _ in found]}, lambda: "\n\n".join(text() for _, text in found))
+    traces = [each for each in written if each is not None]
+    if traces:
+        output.emit({"runs": [document for document, _ in traces]}, lambda: "\n\n".join(text() for _, text in traces))
 
 
 @contextmanager
@@ -201,6 +202,8 @@ def _keep_what_there_is(runs: Sequence[Run], folders: Sequence[Path]) -> Iterato
     try:
         yield
     except BaseException:
+        # torchrun sends SIGTERM once a rank has failed. It is ignored from here, and calls that wait for lost ranks are
+        # aborted, so that there is time to write the trace.
         ignore_from_now_on()
         abort_groups()
         for running, folder in zip(runs, folders, strict=True):

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import fsdp
 
-from ddpexec.groups.within import call_within
+from ddpexec.groups.threads import call_within
 from ddpsim.common.finding import NO, UNKNOWN, YES, Finding, format_able
 
 GLOO_S = 20.0
@@ -40,8 +40,8 @@ def _cuda() -> Finding:
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
         return Finding("torch on GPUs", NO, f"{torch.__version__}, {built}, sees none", proof)
     names = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
-    found = f"{torch.__version__}, CUDA {torch.version.cuda}: {len(names)} of {', '.join(dict.fromkeys(names))}"
-    return Finding("torch on GPUs", YES, found, proof)
+    finding = f"{torch.__version__}, CUDA {torch.version.cuda}: {len(names)} of {', '.join(dict.fromkeys(names))}"
+    return Finding("torch on GPUs", YES, finding, proof)
 
 
 def _nccl() -> Finding:
@@ -63,10 +63,10 @@ def _peers() -> Finding:
         return Finding("peer to peer", NO, f"{count} GPU{'' if count == 1 else 's'} here; it takes two", proof)
     pairs = [(one, other) for one in range(count) for other in range(count) if one != other]
     without = [pair for pair in pairs if not torch.cuda.can_device_access_peer(*pair)]
-    found = f"{len(pairs) - len(without)} of {len(pairs)} pairs of GPUs"
+    finding = f"{len(pairs) - len(without)} of {len(pairs)} pairs of GPUs"
     missing = f", not {', '.join(f'{one} to {other}' for one, other in without[:8])}" if without else ""
     remedy = "NCCL goes through the host's memory then; `nvidia-smi topo -m` shows the way" if without else ""
-    return Finding("peer to peer", format_able(not without), found + missing, proof, remedy)
+    return Finding("peer to peer", format_able(not without), finding + missing, proof, remedy)
 
 
 def _gloo() -> Finding:
@@ -105,23 +105,23 @@ def _interface() -> Finding:
         remedy = f"set {_INTERFACE} on every node"
         return Finding("gloo's interface", NO, f"the host's name has no address: {error}", proof, remedy)
     name = next((each for each, addresses in have.items() if address in addresses), None)
-    found = f"{name or 'unknown'}, by the address {address} of the host's name"
+    finding = f"{name or 'unknown'}, by the address {address} of the host's name"
     remedy = ""
     if address.startswith("127."):
         remedy = f"other nodes cannot reach that address: for runs over several nodes, set {_INTERFACE} on each"
-    return Finding("gloo's interface", YES, found, proof, remedy)
+    return Finding("gloo's interface", YES, finding, proof, remedy)
 
 
 def _addresses() -> dict[str, list[str]]:
     """Return the addresses of each interface; nothing where iproute2 is not here."""
     try:
-        told = subprocess.run(["ip", "-o", "-4", "addr"], capture_output=True, text=True, timeout=GLOO_S, check=False)
+        output = subprocess.run(["ip", "-o", "-4", "addr"], capture_output=True, text=True, timeout=GLOO_S, check=False)
     except (OSError, subprocess.SubprocessError):
         return {}
-    found: dict[str, list[str]] = {}
-    for match in re.finditer(r"^\d+: (\S+)\s+inet ([\d.]+)", told.stdout, re.MULTILINE):
-        found.setdefault(match[1], []).append(match[2])
-    return found
+    addresses: dict[str, list[str]] = {}
+    for match in re.finditer(r"^\d+: (\S+)\s+inet ([\d.]+)", output.stdout, re.MULTILINE):
+        addresses.setdefault(match[1], []).append(match[2])
+    return addresses
 
 
 def _fully_shard() -> Finding:

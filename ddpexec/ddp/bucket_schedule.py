@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from ddpexec.ddp.active_schedule import ActiveSchedule
 from ddpexec.ddp.buckets import AnyBucket, Buckets, Eager, ReducerOptions
-from ddpexec.ddp.carried_schedule import CarriedSchedule
 from ddpexec.ddp.comm_hooks import Hook, reduce_by_hook
 from ddpexec.ddp.flat import make_empty_gradient
 from ddpexec.ddp.launcher import Sending
@@ -28,7 +28,7 @@ from ddpsim.bucketing.order.policy import OrderPolicy
 from ddpsim.schedules.schedule import queue_of_buckets
 
 
-class BucketSchedule(CarriedSchedule):
+class BucketSchedule(ActiveSchedule):
     """The schedule of DDP's buckets, which an `Executor` carries out.
 
     Args:
@@ -63,6 +63,7 @@ class BucketSchedule(CarriedSchedule):
         self._move_into(plan.groups())
 
     def _move_into(self, groups: Sequence[Sequence[int]]) -> None:
+        # Buckets, queue and sendings are numbered alike; all three change here together, between two iterations.
         self._groups, self.queue = groups, queue_of_buckets([*map(tuple, groups)])
         self.eager: Sequence[Eager] = self._made.eager
         self.launcher.sendings = [self._make_sending(bucket) for bucket in self.buckets]
@@ -112,6 +113,7 @@ class BucketSchedule(CarriedSchedule):
         """Rebuild the buckets where the order policy says so; all ranks come to the same answer."""
         if not self.order.due():
             return False
+        # `due` counts iterations, so it says the same on every rank; only then do ranks exchange what they expect.
         words = functools.partial(self.communicator.gather_objects, device=self.model.tensors[0].device)
         order = self.order.confer(self.plan.groups(), self._gather_times, words)
         self.rebuilds = self.order.rebuilds
@@ -151,6 +153,8 @@ class BucketSchedule(CarriedSchedule):
         super().expect_backward(unused)
         # What ranks search for may differ among them; what drop says, and what the option promises, does not.
         common = self.unused if self.options.skip_all_reduce_unused_params else self.dropped
+        # A bucket may be skipped only where every rank skips it: one that is sent on one rank alone is waited for for
+        # ever.
         skipped = skipped_buckets(self._groups, common) if common else []
         if skipped or self._skips:
             self.queue.reset(skipped)
@@ -168,10 +172,11 @@ class BucketSchedule(CarriedSchedule):
         Small neighbours are written back together, unless parameters may have to stay as they are, or something is to
         be done after each bucket.
         """
-        launcher, made, options = self.launcher, self._made, self.options
+        launcher, buckets, options = self.launcher, self._made, self.options
         some = options.find_unused_parameters or options.static_graph or self.dropped
-        if not some and not self.hooked and len(numbers) == len(made.all):
-            for run in made.runs:
+        if not some and not self.hooked and len(numbers) == len(buckets.all):
+            # Buckets that lie one after the other in memory are copied out by one call, once the last of them is there.
+            for run in buckets.runs:
                 together = range(run.buckets[0].number, run.buckets[-1].number + 1)
                 launcher.wait(together)
                 run.write_back()
@@ -179,7 +184,7 @@ class BucketSchedule(CarriedSchedule):
             return
         for position, number in enumerate(numbers):
             launcher.wait((number,))
-            bucket = made.all[number]
+            bucket = buckets.all[number]
             untouched = self.used.find_untouched(bucket.indices) | self.dropped if some else ()
             bucket.write_back(untouched)
             if self._after_bucket is not None:

@@ -86,19 +86,19 @@ class Buckets:
         self.eager = [None] * len(model.tensors)
         self.all.clear()
         for number, (group, memory) in enumerate(groups):
-            made: AnyBucket
+            bucket: AnyBucket
             if memory is None:
-                made = SparseBucket(number, group[0], model.tensors, self._called)
+                bucket = SparseBucket(number, group[0], model.tensors, self._called)
             else:
-                made = FlatBucket(
+                bucket = FlatBucket(
                     number, group, model.tensors, as_view=self._as_view, batched=options.batched_grad_copy,
                     dtype=options.bucket_dtype, called=self._called, memory=memory,
                 )  # fmt: skip
-            made.divisor = self._divisor
-            self.all.append(made)
-        for made in self.all:
-            for place, index in enumerate(made.indices):
-                self.eager[index] = (made, place) if made.eager[place] else None
+            bucket.divisor = self._divisor
+            self.all.append(bucket)
+        for bucket in self.all:
+            for place, index in enumerate(bucket.indices):
+                self.eager[index] = (bucket, place) if bucket.eager[place] else None
         self.runs = [BucketRun(run) for run in runs_of(self.all)]
 
 

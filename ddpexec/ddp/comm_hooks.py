@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ddpexec.ddp.flat import FlatBucket, SparseBucket
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 
 Hook = Callable[[Any, Any], "torch.futures.Future[Any]"]
 
@@ -83,8 +83,8 @@ def reduce_by_hook(
     """Return what has `hook(state, bucket)` reduce a bucket; `last` is whether none of an iteration follows it."""
 
     def send(_: Sequence[Work]) -> Work:
-        given = GradBucket(bucket.number, bucket.buffer, bucket.views, bucket.parameters, last)
-        return HookWork(hook(state, given), bucket)
+        grad_bucket = GradBucket(bucket.number, bucket.buffer, bucket.views, bucket.parameters, last)
+        return HookWork(hook(state, grad_bucket), bucket)
 
     return send
 

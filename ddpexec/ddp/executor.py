@@ -1,4 +1,8 @@
-"""The one executor: autograd's hooks drive the queue and the launcher of a schedule, DDP's buckets or any scheme's."""
+"""The one executor: autograd's hooks drive the queue and the launcher of a schedule, DDP's buckets or any scheme's.
+
+In the order of an iteration: `begin` and `forward` at uses of parameters, `expect` between forward and backward,
+`_gradient` for each gradient, `_end` in autograd's callback at the end of backward.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from ddpexec.ddp import used
-from ddpexec.ddp.carried_schedule import CarriedSchedule
+from ddpexec.ddp import used_parameters as used
+from ddpexec.ddp.active_schedule import ActiveSchedule
 from ddpexec.ddp.hooks import hook_gradients, remove
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.used import StaticGraph, find_reachable
+from ddpexec.ddp.used_parameters import StaticGraph, find_reachable
 from ddpexec.errors import ExecutionError
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing.launch import MarkedTwiceError
@@ -30,7 +34,7 @@ class Executor:
         find_unused: whether the graph is searched, in each forward, for parameters that will get no gradient.
         static_graph: whether every backward visits each parameter as often as the first does; then nothing is searched.
         mixed: lowers the parameters' precision until backward has ended; None leaves it.
-        told: called with the registration index of every gradient, whether it is sent or not.
+        on_gradient: called with the registration index of every gradient, whether it is sent or not.
         observer: takes the moments of each gradient; None takes none.
 
     Attributes:
@@ -42,18 +46,18 @@ class Executor:
 
     def __init__(
         self,
-        carried: CarriedSchedule,
+        carried: ActiveSchedule,
         *,
         find_unused: bool,
         static_graph: bool,
         mixed: MixedPrecision | None = None,
-        told: Callable[[int], None] | None = None,
+        on_gradient: Callable[[int], None] | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.model, self._carried, self.launcher = carried.model, carried, carried.launcher
         self._rank, model = carried.communicator.rank, carried.model
         self._used, self._mixed = carried.used, mixed
-        self._find_unused, self._told = find_unused, told
+        self._find_unused, self._on_gradient = find_unused, on_gradient
         self.static: StaticGraph | None = StaticGraph(model, self._rank) if static_graph else None
         # Held, so that the nodes live as long as the executor and are the ones met in every graph.
         self._nodes = {get_gradient_edge(parameter).node: i for i, parameter in enumerate(model.tensors)}
@@ -72,8 +76,8 @@ class Executor:
         """Let `observer` take the moments of gradients and messages from the next backward on; None takes none."""
         self._carried.observe(observer)
         hook = self._gradient if observer is None else functools.partial(self._observe_gradient, observer)
-        if self._told is not None:
-            hook = functools.partial(_call_both, self._told, hook)
+        if self._on_gradient is not None:
+            hook = functools.partial(_call_both, self._on_gradient, hook)
         self.remove_hooks()
         self.handles[:] = hook_gradients(self.model, hook)
 
@@ -92,6 +96,8 @@ class Executor:
         self._sends, self._forwarded = not local, set()
         if not local:
             self.launcher.begin()
+            # Messages that wait for nothing of this iteration, such as gathers of the first parameters, go before
+            # forward.
             if launchable := self._carried.queue.begin():
                 self._carried.launch(launchable)
 
@@ -106,6 +112,7 @@ class Executor:
             if index in in_forward and index not in self._forwarded:
                 self._forwarded.add(index)
                 point = self._forward_points[index]
+                # Wait first: a message that this use releases may carry the memory of the awaited one.
                 if awaited := queue.take_waits(point):
                     self.launcher.wait(awaited)
                     held_up = True
@@ -137,11 +144,15 @@ class Executor:
             missing, static = self._carried.list_missing(), self.static is not None
             if not missing:
                 raise used.make_broken_off_error(self._rank, self.failure)
-            names, found = self.model.names, self._find_unused
-            raise self._fail(used.make_never_ready_error(self._rank, missing, names, find_unused=found, static=static))
+            names, find_unused = self.model.names, self._find_unused
+            raise self._fail(
+                used.make_never_ready_error(self._rank, missing, names, find_unused=find_unused, static=static)
+            )
 
     def expect(self, output: object, left_out: Iterable[int] = ()) -> None:
         """Expect gradients of all parameters but those `left_out`, or that `output` is seen not to depend on."""
+        # Unused parameters are known only here, after forward: torch's `Reducer::prepare_for_backward` searches the
+        # graph at the same place.
         self.expecting = True
         self._started = self._began = False
         self.arrival = []
@@ -149,8 +160,8 @@ class Executor:
             self.static.restart()
         elif self._find_unused:
             with torch.autograd.profiler.record_function("search_unused_parameters"):
-                found = find_reachable(output, self._nodes)
-            self._unused = [index for index in range(len(self.model.tensors)) if index not in found]
+                reachable = find_reachable(output, self._nodes)
+            self._unused = [index for index in range(len(self.model.tensors)) if index not in reachable]
         else:
             self._unused = sorted(left_out)
         self._visits = self.static is not None or self._find_unused
@@ -165,6 +176,8 @@ class Executor:
 
     def shadow(self) -> None:
         """Take part, in an iteration that has begun, in a backward of other ranks: all gradients are as they are."""
+        # This rank has no input left, the others have. It must send exactly their messages in their order: one left out
+        # would leave all of them waiting. Nothing is observed, for the iteration is none of this rank's.
         observer, self.launcher.observer = self.launcher.observer, None
         counted = self.counting
         if self.static is not None and counted:
@@ -227,6 +240,8 @@ class Executor:
         """Take the gradients of `unused` as they are: the first of the others has come."""
         if unused and self._carried.waits_in_forward:  # pending updates need the buffers that this iteration fills
             self.forward(unused)
+        # Unused parameters become ready with the first real gradient, as in torch's `Reducer::autograd_hook`: a forward
+        # that no backward follows must send nothing.
         self._carried.begin_backward(unused)
         for index in unused:
             self._take(index)
@@ -247,6 +262,9 @@ class Executor:
 
     def _queue_callback(self) -> None:
         self._started = True
+        # Runs when the outermost backward has ended. torch's reducer waits for its buckets at the same place
+        # (`Reducer::mark_variable_ready`, which queues `finalize_backward`). The engine takes callbacks only during a
+        # backward.
         Variable._execution_engine.queue_callback(self._backward_ended)
 
     def _backward_ended(self) -> None:
@@ -258,6 +276,9 @@ class Executor:
             if self.static is not None and counted:
                 self._unused = self.static.finish_counting()
                 self._begin()
+                # In the first backward of a static graph gradients were only counted, since a parameter used twice is
+                # complete with its last visit, which nobody knew. All are sent now, as torch's
+                # `Reducer::delay_all_reduce` does.
                 for index in reversed(self._all):
                     if index not in self._unused:
                         self._take(index)
@@ -274,6 +295,8 @@ class Executor:
         # What forward left out is passed now: its pending updates need the buffers that this iteration fills.
         if self._carried.waits_in_forward:
             self.forward(self._all)
+        # Backward may have ended without some gradients. Whether the schedule can do without them decides it: DDP
+        # cannot, and the next forward raises (`check_finished`).
         if not complete and len(self.arrival) + len(self._unused) < len(self._all):
             came = {*self.arrival, *self._unused}
             if not carried.note_absent([index for index in self._all if index not in came]):
@@ -295,6 +318,8 @@ class Executor:
         return error
 
 
-def _call_both(told: Callable[[int], None], hook: Callable[[int, Tensor], None], index: int, parameter: Tensor) -> None:
-    told(index)
+def _call_both(
+    on_gradient: Callable[[int], None], hook: Callable[[int, Tensor], None], index: int, parameter: Tensor
+) -> None:
+    on_gradient(index)
     hook(index, parameter)

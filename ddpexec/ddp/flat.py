@@ -83,6 +83,8 @@ class FlatBucket:
         """Copy the gradient at `place` into the buffer, divided by the divisor."""
         parameter, view, divisor = self.parameters[place], self.views[place], self.divisor
         grad = parameter.grad
+        # Three cases, as in torch's `Reducer::mark_variable_ready_dense`: no gradient counts as zeros, a gradient that
+        # is a view of the buffer is divided in place, another is copied and divided by one call.
         if grad is None:
             view.zero_()
         elif grad is view or (self.as_view and grad.layout == torch.strided and grad.data_ptr() == view.data_ptr()):
@@ -135,7 +137,7 @@ class FlatBucket:
                 parameter.grad = view
 
     def take_reduced(self) -> None:
-        """Let what a communication hook made of the buffer lie in it."""
+        """Copy a communication hook's result back into the buffer."""
         reduced, self.reduced = self.reduced, self.buffer
         if reduced.data_ptr() != self.buffer.data_ptr():
             self.buffer.copy_(reduced.view(-1))
@@ -150,10 +152,10 @@ class FlatBucket:
                 torch._foreach_copy_(self.views, views)
         parameters = self.parameters
         if unused:
-            kept = [k for k, index in enumerate(self.indices) if index not in unused]
-            parameters, views = [parameters[k] for k in kept], [views[k] for k in kept]
+            used = [k for k, index in enumerate(self.indices) if index not in unused]
+            parameters, views = [parameters[k] for k in used], [views[k] for k in used]
             if self.as_view:
-                self._expect_views(kept)
+                self._expect_views(used)
         elif self.as_view and not all(map(operator.is_, map(gradient_of, parameters), self.views)):
             self._expect_views(range(len(parameters)))
         if not self.as_view and parameters:
@@ -330,9 +332,9 @@ class SparseBucket:
         """Take the gradient, divided by the divisor."""
         grad = self.parameters[0].grad
         if grad is None or not grad.is_sparse:
-            found = "has no gradient" if grad is None else "has a dense gradient"
+            what = "has no gradient" if grad is None else "has a dense gradient"
             raise ExecutionError(
-                f"{self._called(self.indices[0])} {found}, a sparse one was expected",
+                f"{self._called(self.indices[0])} {what}, a sparse one was expected",
                 remedy="use the embedding in every forward, or build it with sparse=False",
             )
         self._gradient, values = grad, grad.detach()

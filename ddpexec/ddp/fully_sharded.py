@@ -1,8 +1,8 @@
 """Training under torch's `fully_shard`, its collectives observed without changing them.
 
-Units are those of `ddpsim.schedules.units`: each repeated block, then the root. What is sent and when is torch's own
-doing. Beside it stand custom collectives that call torch's default ones (`set_custom_all_gather`,
-`set_custom_reduce_scatter`), a group of replicas that passes its allreduces on, and a hook on each gradient.
+Units are those of `ddpsim.schedules.units`: each repeated block, then the root. torch alone decides what is sent and
+when. It is observed by custom collectives that call torch's default ones (`set_custom_all_gather`,
+`set_custom_reduce_scatter`), a process group of replicas that passes its allreduces on, and a hook on each gradient.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ddpexec.ddp.planner import check_agreement
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, timeout_of
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
@@ -163,7 +163,7 @@ SENT = ("float64", "float32", "bfloat16", "float16")
 
 @runtime_checkable
 class CallsUnits(Protocol):
-    """A module whose forward calls the modules of its blocks only when it is asked to, as timed layers do."""
+    """A module whose forward calls the modules of its blocks only after `call_units`, as timed layers do."""
 
     def call_units(self) -> None:
         """Call the module of each block from now on, as often as forward needs its parameters."""
@@ -197,6 +197,7 @@ class FullySharded(nn.Module):
         observer: Observer | None = None,
     ) -> None:
         super().__init__()
+        # First everything that may be refused, before the module is changed or another rank is waited for.
         self.module, self.observer = module, observer
         group = process_group or dist.group.WORLD
         if group is None:
@@ -208,14 +209,14 @@ class FullySharded(nn.Module):
             raise OptionError(what, place=f"scheme {scheme!r}", remedy=remedy)
         world = self.communicator.world_size
         named = scheme_named(scheme)
-        asked = named.fully_shard
-        if asked is None:
+        options = named.fully_shard
+        if options is None:
             raise OptionError(f"{scheme!r} is not sharded by units", place="scheme", remedy="use fsdp2 or hsdp:S")
-        if asked.wrap is not None and isinstance(module, CallsUnits):
+        if options.wrap is not None and isinstance(module, CallsUnits):
             what = "timed layers call the modules of their blocks alone"
             raise OptionError(what, place=f"scheme {scheme!r}, wrap", remedy="leave `wrap` out, or train a model")
-        root, blocks = units_of(model.all_policy, asked.wrap)
-        names = blocks_of(model.all_policy, asked.wrap)
+        root, blocks = units_of(model.all_policy, options.wrap)
+        names = blocks_of(model.all_policy, options.wrap)
         if isinstance(module, CallsUnits) and not all(map(model.reduced, blocks)):
             what = "timed layers do not call the modules of blocks without a gradient"
             raise OptionError(what, place=f"scheme {scheme!r}", remedy="run the step itself, or simulate it")
@@ -227,25 +228,29 @@ class FullySharded(nn.Module):
             parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True, frozen=model.frozen
         )
         self.schedule: Schedule = named.schedule(setup)
+        # Collectives, in the same order on every rank: are parameters and schedules alike, then rank 0's values for
+        # all.
         verify(model, self.communicator, model.tensors[0].device)
         check_agreement(self.schedule, self.communicator, model.tensors[0].device)
         broadcast_state(module, self.communicator, (), buffers=True)
         if isinstance(module, CallsUnits):
             module.call_units()
         with name_lost_ranks(self.communicator, "the construction of process groups"):
-            mesh = mesh_of(self.communicator, asked.shards or world)
+            mesh = mesh_of(self.communicator, options.shards or world)
         self._watch = ScheduleWatch(self.schedule, observer)
         modules = dict(module.named_modules())
         # Modules inside others first, as `fully_shard` wants it.
         inner = sorted(names, key=lambda name: -name.count("."))
         wrapped = [*((modules[name], names[name]) for name in inner), (module, root)]
-        units = [self._shard(each, unit, model.reduced(unit), mesh, asked) for each, unit in wrapped]
-        _prefetch([*([module] if root else []), *(modules[name] for name in names)], asked, rooted=bool(root))
+        units = [self._shard(each, unit, model.reduced(unit), mesh, options) for each, unit in wrapped]
+        _prefetch([*([module] if root else []), *(modules[name] for name in names)], options, rooted=bool(root))
         place = {parameter: index for index, parameter in enumerate(collect(module).tensors)}
         self._sharded = {
             place[each.sharded_param]: each for unit in units for each in unit if each.sharded_param in place
         }
         self._hooked = observer is None
+        # The parameters that backward writes to exist only after a first forward: their hooks are put there
+        # (`_hook_gradients`).
         self.optimizer = make_optimizer(list(module.parameters()))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -301,12 +306,12 @@ class FullySharded(nn.Module):
             each._unsharded_param.register_post_accumulate_grad_hook(make_stamp_hook(observer, index))
 
 
-def _prefetch(forward: Sequence[Any], asked: FullyShard, *, rooted: bool) -> None:
+def _prefetch(forward: Sequence[Any], options: FullyShard, *, rooted: bool) -> None:
     """Have each unit, in the order in which forward enters them, launch the gathers of so many behind it."""
     backward = [*forward[:1], *forward[:0:-1]] if rooted else list(forward[::-1])
     for order, ahead, name in (
-        (forward, asked.forward_prefetch, "set_modules_to_forward_prefetch"),
-        (backward, asked.backward_prefetch, "set_modules_to_backward_prefetch"),
+        (forward, options.forward_prefetch, "set_modules_to_forward_prefetch"),
+        (backward, options.backward_prefetch, "set_modules_to_backward_prefetch"),
     ):
         for place, unit in enumerate(order if ahead else ()):
             if behind := order[place + 1 : place + 1 + (ahead or 0)]:
@@ -361,8 +366,9 @@ def mesh_of(communicator: Communicator, shards: int) -> DeviceMesh:
 
 def _make_groups(groups: Sequence[list[int]], timeout: Any) -> dist.ProcessGroup:
     """Make all `groups`, on every rank in the same order, and return this rank's."""
-    made: dict[tuple[int, ...], Any] = {tuple(ranks): dist.new_group(ranks, timeout=timeout) for ranks in groups}
-    mine: dist.ProcessGroup = next(group for ranks, group in made.items() if dist.get_rank() in ranks)
+    # `new_group` is called by all ranks of the default group, members or not, in the same order; else it hangs.
+    all_groups: dict[tuple[int, ...], Any] = {tuple(ranks): dist.new_group(ranks, timeout=timeout) for ranks in groups}
+    mine: dist.ProcessGroup = next(group for ranks, group in all_groups.items() if dist.get_rank() in ranks)
     return mine
 
 

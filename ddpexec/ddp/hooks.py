@@ -118,7 +118,7 @@ Announce = Callable[[Sequence[int]], bool]
 
 @runtime_checkable
 class AnnouncesUse(Protocol):
-    """A module that tells by itself when its forward is about to use a parameter, as timed layers do."""
+    """A module that announces when its forward is about to use a parameter, as timed layers do."""
 
     def announce_forward(self, announce: Announce) -> None:
         """Call `announce` before each use from now on."""

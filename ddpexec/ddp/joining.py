@@ -22,7 +22,7 @@ from ddpexec.ddp.scheduled import ScheduledModule
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, wait
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 
 _WHAT = "the exchange of which ranks still have input"
 
@@ -126,7 +126,7 @@ class JoinableModule(ScheduledModule, Joinable):
         return here and self.require_forward_param_sync and self.forward_sync_buffers
 
     def notify_join(self) -> None:
-        """Tell joined ranks of the coming forward; divide by those that still have input where that is asked."""
+        """Announce the coming forward to joined ranks; divide by the ranks that still have input, if configured."""
         work: Any = Join.notify_join_context(self)
         if work is not None:
             ranks = self.communicator.world_size

@@ -1,9 +1,9 @@
-"""Lanes: what carries the messages of one stream, in the order in which they are handed in, the same on every rank.
+"""Communication streams: each carries its messages in the order in which they are launched, the same on every rank.
 
-Rings are reduce-scatter and all-gather as sends and receives, for a backend that has no good ones of its own. Torch's
-gloo carries a reduce-scatter out as an allreduce of a copy, and sends and receives of two ranks share one connection of
-a process group. These rings move (p-1)/p of a message and sum in the order of gloo's allreduce: around the ring from
-each rank to the one before, the part of rank r beginning at rank r - 1 and ending at rank r.
+gloo has no good reduce-scatter and all-gather: it carries a reduce-scatter out as an allreduce of a copy, and sends and
+receives of two ranks share one connection of a process group. For it `RingNeighbours` makes both of sends and receives,
+which threads carry out. These rings move (p-1)/p of a message and sum in the order of gloo's allreduce: around the ring
+from each rank to the one before, the part of rank r beginning at rank r - 1 and ending at rank r.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work, timeout_of
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpsim.common.operation import Operation
 
 IN_FLIGHT = 2
@@ -53,6 +53,8 @@ class CommunicationStream:
         """
         if self.group.size() == 1:
             return FinishedWork()
+        # Every rank hands the same messages in by the same order, so a message has the same turn, and group, on all of
+        # them. Were it otherwise, ranks would wait for each other in different groups for ever.
         turn = self._handed
         self._handed += 1
         if self._threads:
@@ -79,7 +81,7 @@ class CommunicationStream:
 
 
 class CommunicationStreams:
-    """The lanes of the streams of a run: made once, for every schedule that it carries out."""
+    """All communication streams of a run, each constructed once and shared by the schedules that follow each other."""
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator
@@ -95,10 +97,11 @@ class CommunicationStreams:
         rings = rings and self._communicator.backend == "gloo"
         key = stream, rings, ranks
         if key not in self._lanes:
-            given = self._communicator.groups
-            count = 2 * IN_FLIGHT if rings else len(given)
+            groups_in_turn = self._communicator.groups
+            count = 2 * IN_FLIGHT if rings else len(groups_in_turn)
+            # Making a group is a collective of its ranks: the lanes must be made in the same order on all of them.
             with name_lost_ranks(self._communicator, "the construction of process groups"):
-                groups = [_make_group_like(given[turn % len(given)], ranks) for turn in range(count)]
+                groups = [_make_group_like(groups_in_turn[turn % len(groups_in_turn)], ranks) for turn in range(count)]
             self._lanes[key] = CommunicationStream(groups, rings=rings)
         return self._lanes[key]
 
@@ -157,6 +160,8 @@ class _Thread:
         while (job := self._jobs.get()) is not None:
             future, carry_out = job
             try:
+                # After a failure no later message may be sent: its tags would meet those of the message that failed on
+                # other ranks. Each later future gets the same error, so that nobody waits for one that never ends.
                 if self._failure is not None:
                     raise self._failure
                 carry_out()
@@ -193,9 +198,9 @@ def _make_group_like(group: dist.ProcessGroup, size: int | None = None) -> dist.
     alone = len(ranks) < dist.get_world_size()
     device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
     backend: Any = group._get_backend(device)
-    made = dist.new_group(ranks, timeout=backend.options._timeout, use_local_synchronization=alone)
-    assert isinstance(made, dist.ProcessGroup)
-    return made
+    new_group = dist.new_group(ranks, timeout=backend.options._timeout, use_local_synchronization=alone)
+    assert isinstance(new_group, dist.ProcessGroup)
+    return new_group
 
 
 SEGMENT_BYTES = 1 << 20
@@ -251,12 +256,15 @@ class RingNeighbours:
         segments = list(_cut(first.numel(), first.element_size()))
         tags = {(step, k): self._next_tag() for step in range(len(coming)) for k in range(len(segments))}
         into = coming if came is None else came
+        # All receives are posted before the first send, so that what a neighbour sends early has its buffer at hand.
         receives = {
             (step, k): self._receive(into[step][begin:end], tags[step, k])
             for step in range(len(coming))
             for k, (begin, end) in enumerate(segments)
         }
         sends = [self._send(first[begin:end], tags[0, k]) for k, (begin, end) in enumerate(segments)]
+        # A part goes on segment by segment: while its end still comes, its beginning is summed and sent to the next
+        # rank.
         for step, part in enumerate(coming):
             for k, (begin, end) in enumerate(segments):
                 wait_within(receives[step, k], self._timeout)
@@ -277,6 +285,7 @@ class RingNeighbours:
         return group.recv([tensor], source, tag)
 
     def _next_tag(self) -> int:
+        # Counted alike on every rank, for all carry the same messages out in the same order.
         self._tag = (self._tag + 1) % (1 << 30)
         return self._tag
 

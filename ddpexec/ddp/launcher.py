@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ddpexec.ddp.comm_hooks import HookWork
 from ddpexec.groups.lost import raise_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpexec.timing.observe import BucketNote, Observer
 from ddpsim.common.operation import Operation
 
@@ -82,10 +82,12 @@ class Launcher:
 
     def _launch(self, number: int) -> None:
         flying, observer, sending = self.flying, self.observer, self.sendings[number]
+        # Each number has one buffer. Where its message of the iteration before is still under way, that one ends first.
         if number in flying:
             self._land(number)
         if sending.fill is not None:
             sending.fill()
+        # A message of `after` that is not flying has been waited for already.
         before = [flying[other][0] for other in sending.after if other in flying] if sending.after else ()
         begin = observer.now() if observer is not None else None
         try:

@@ -92,6 +92,8 @@ class FlatGradients(GradientOwners, FlatBucket):
         self.untouched: Collection[int] = ()
         self.weights: Tensor | None = None
         self.shard: nn.Parameter | None = None
+        # The module's parameters become views of one buffer, so that a gather writes them in place; this rank's
+        # optimizer sees its part as one flat parameter.
         if sharded:
             self.weights = torch.zeros_like(self.whole)
             move_into(self.weights[: self.elements], self.parameters)
@@ -130,6 +132,8 @@ class FlatGradients(GradientOwners, FlatBucket):
 
     def restore_gradients(self) -> None:
         """Give the parameters gradients of their own whose mean over the ranks is what was reduced."""
+        # More gradients are to be added before the next sum. A sum divides again by the ranks, so a shard's part is
+        # multiplied and the other ranks' parts are zero: summed over the ranks it is the same.
         if self.shard is not None:
             own = self.whole[self._own] * self.divisor
             self.whole.zero_()
@@ -199,6 +203,8 @@ class AveragedParameters(GradientOwners):
         if self._outer is None:
             return
         begin = 0
+        # SlowMo's outer step (Wang et al. 2020): u is the slow momentum, x0 the parameters after the last average, x
+        # the average now. At a learning rate of zero nothing has moved, and 1/rate is left out.
         for rate, elements in self._runs():
             x, x0, u = (each[begin : begin + elements] for each in (self.whole, *self.kept))
             u.mul_(self._outer.momentum)
@@ -273,6 +279,7 @@ class ChunkedBucket:
 
     def choose(self) -> None:
         """Take the chunks of the largest norms, which are summed over the ranks now, out of what is left."""
+        # Stable, for the norms are the same sums on every rank: all must choose the same chunks, ties included.
         order = torch.argsort(self.norms, descending=True, stable=True)
         self._chosen = torch.sort(order[: len(self._values)]).values
         torch.index_select(self._rows, 0, self._chosen, out=self._values)

@@ -1,6 +1,6 @@
-"""What the constructor's options mean, and which of them contradict each other.
+"""The constructor's options: what they mean, and which of them contradict each other.
 
-The kinds of things that they must be are checked first (`check_flags`, `check_objects`), values where they are used.
+Types are checked first (`check_flags`, `check_objects`), values where they are used.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
 
 
 def check_scheme(**given: object) -> None:
-    """Raise OptionError for what DDP's buckets alone have beside a scheme, or a scheme alone without one.
+    """Raise OptionError for options of DDP's buckets with a scheme, or options of schemes without one.
 
     Args:
         given: the constructor's options; what is false is not given.
@@ -260,12 +260,12 @@ def first_plan(
     refuse_excluded(caps, "modules wrapped with a plan", OptionError, beside={"plan": plan})
     try:
         check_model(plan.parameter_names, model.policy)
-        made = custom_plan(model.policy, plan.groups())
+        checked = custom_plan(model.policy, plan.groups())
     except PlanError as error:
         error.at("plan")
-    pairs = zip(made.buckets, plan.buckets, strict=True)
-    buckets = tuple(replace(bucket, limit_bytes=given.limit_bytes) for bucket, given in pairs)
-    return replace(made, buckets=buckets, call=plan.call)
+    pairs = zip(checked.buckets, plan.buckets, strict=True)
+    buckets = tuple(replace(bucket, limit_bytes=original.limit_bytes) for bucket, original in pairs)
+    return replace(checked, buckets=buckets, call=plan.call)
 
 
 def _is_number(value: object) -> bool:

@@ -64,7 +64,7 @@ class ModelParameters:
 
 
 def collect(module: nn.Module, ignored: Collection[str] = ()) -> ModelParameters:
-    """Return the parameters of `module` that need a gradient, as torch's DDP visits them, and beside them the frozen.
+    """Return the parameters of `module`: those that need a gradient, in the order of torch's DDP, and the frozen ones.
 
     Modules in order, each one's own parameters, shared ones once. A gradient is expected sparse where the module is
     an embedding with `sparse=True`.
@@ -123,7 +123,7 @@ def agree(rows: Sequence[str], names: Sequence[str], communicator: Communicator,
 def broadcast_state(
     module: nn.Module, communicator: Communicator, ignored: Collection[str], *, buffers: bool, source: int = 0
 ) -> None:
-    """Overwrite parameters, and buffers where asked, with rank `source`'s, coalesced, two pieces in flight."""
+    """Overwrite parameters, and with `buffers` buffers too, with rank `source`'s, coalesced, two pieces in flight."""
     state = [parameter.detach() for name, parameter in module.named_parameters() if name not in ignored]
     if buffers:
         state += [buffer.detach() for name, buffer in module.named_buffers() if name not in ignored]
@@ -196,15 +196,15 @@ class BufferSynchroniser:
 
     def list_named(self) -> dict[str, Tensor]:
         """Return the buffers by dotted name, each once, those ignored left out."""
-        found: dict[str, Tensor] = {}
+        by_name: dict[str, Tensor] = {}
         seen: set[int] = set()
         for prefix, owner in self._owners:
             for name, buffer in owner._buffers.items():
                 full = f"{prefix}.{name}" if prefix else name
                 if buffer is not None and id(buffer) not in seen and full not in self._ignored:
                     seen.add(id(buffer))
-                    found[full] = buffer
-        return found
+                    by_name[full] = buffer
+        return by_name
 
     def synchronise(self, source: int = 0, observer: Observer | None = None) -> list[torch.futures.Future[Any]]:
         """Overwrite the buffers with rank `source`'s, or call the hook; return its futures.

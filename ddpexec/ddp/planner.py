@@ -1,7 +1,7 @@
-"""Which schedule a wrapper carries out: its scheme's, of what is known of the job, the same on every rank.
+"""Which schedule a wrapper carries out: the one its scheme makes for this job, the same on every rank.
 
-What a scheme is told is learned in the first iterations: when gradients come, when forward needs what. Rank 0's times
-count, and all ranks take them, so that all plan the same order.
+A scheme may need to know when gradients come and when forward needs which parameter. `ProbeTimes` learns both in the
+first iterations. All ranks take rank 0's times, so that all plan the same order.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ddpexec.ddp.lanes import CommunicationStream
 from ddpexec.ddp.memory import keeps_parts
 from ddpexec.ddp.parameters import ModelParameters, agree
 from ddpexec.ddp.refusals import check_mixable
-from ddpexec.ddp.rows import check_optimizer
+from ddpexec.ddp.sparse_rows import check_optimizer
 from ddpexec.ddp.updates import MakeOptimizer, check_no_momentum
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, timeout_of
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpexec.timing.stopwatch import seconds_of
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
 from ddpsim.bucketing.plan import custom_plan
@@ -107,9 +107,9 @@ class SchedulePlanner:
         """
         plan = custom_plan(self.model.policy, groups)
         setup = replace(self._setup(), buckets=plan.groups())
-        made = schemes.ddp(setup) if schedule is None else schedule
-        check(made, setup.parameters, setup.world_size)
-        return plan, made
+        new_schedule = schemes.ddp(setup) if schedule is None else schedule
+        check(new_schedule, setup.parameters, setup.world_size)
+        return plan, new_schedule
 
     def make_first(self, *, learns: bool) -> Schedule:
         """Return the schedule of the first iterations; while the job learns it is DDP's, which needs no times.
@@ -128,9 +128,9 @@ class SchedulePlanner:
         if keeps_parts(own) and self.find_unused:
             what = "flat parts cannot take over steps that some of their parameters were left out of"
             raise OptionError(what, place=place, remedy="give `learn=0`, or no `find_unused_parameters`")
-        made = schemes.ddp(setup)
-        _check_sparse(made, self.model)
-        return made
+        first_schedule = schemes.ddp(setup)
+        _check_sparse(first_schedule, self.model)
+        return first_schedule
 
     def make_learned(self, learning: ProbeTimes, lane: CommunicationStream, caps: BucketCaps) -> Schedule:
         """Return the schedule of what was learned, and of what `lane` takes; every rank calls this.
@@ -139,10 +139,12 @@ class SchedulePlanner:
         """
         communicator, count = self.communicator, len(self.model.tensors)
         device = communicator.device_for(self.model.tensors[0].device)
-        told = torch.tensor([*learning.list_learned(), *probe(lane, self.model)], dtype=torch.float64, device=device)
+        learned = torch.tensor([*learning.list_learned(), *probe(lane, self.model)], dtype=torch.float64, device=device)
+        # Rank 0's times for all: by times of its own each rank would plan another order, and messages would meet the
+        # wrong ones.
         with name_lost_ranks(communicator, "the broadcast of learned times"):
-            communicator.broadcast(told, 0)
-        *times, fixed_s, rate = told.tolist()
+            communicator.broadcast(learned, 0)
+        *times, fixed_s, rate = learned.tolist()
         self.wire = ProbedLink(communicator.world_size, fixed_s, rate)
         use_s, ready_s = (
             {index: seconds for index, seconds in enumerate(row) if not math.isnan(seconds)}
@@ -169,18 +171,18 @@ class SchedulePlanner:
         )
 
     def _make(self, setup: SchemeInputs) -> Schedule:
-        made = self.scheme.schedule(setup)
-        if made.one_process:
+        schedule = self.scheme.schedule(setup)
+        if schedule.one_process:
             what, remedy = "its ranks are threads of one process", "use torch.nn.DataParallel, or take `ddp`"
-            raise OptionError(what, place=f"scheme={made.scheme}", remedy=remedy)
-        _check_sparse(made, self.model)
-        if any(message.sparse for message in made):
+            raise OptionError(what, place=f"scheme={schedule.scheme}", remedy=remedy)
+        _check_sparse(schedule, self.model)
+        if any(message.sparse for message in schedule):
             check_optimizer(self.make_optimizer)
-        if any(message.chunks is not None and message.chunks.momentum for message in made):
+        if any(message.chunks is not None and message.chunks.momentum for message in schedule):
             check_no_momentum(self.make_optimizer)
         if self.mixed_precision is not None:
-            check_mixable(made, self.accumulate, self.mixed_precision)
-        return made if self.overlap else without_overlap(made)
+            check_mixable(schedule, self.accumulate, self.mixed_precision)
+        return schedule if self.overlap else without_overlap(schedule)
 
 
 def check_agreement(schedule: Schedule, communicator: Communicator, device: torch.device) -> None:
@@ -265,9 +267,9 @@ class ProbeTimes:
         return [*self._medians(self._uses), *self._medians(self._ready)]
 
     def _medians(self, seen: Sequence[dict[int, float]]) -> list[float]:
-        kept = seen[1:] or seen
-        found = ([each[index] for each in kept if index in each] for index in range(self._count))
-        return [median(times) if times else math.nan for times in found]
+        counted = seen[1:] or seen
+        by_parameter = ([each[index] for each in counted if index in each] for index in range(self._count))
+        return [median(times) if times else math.nan for times in by_parameter]
 
 
 @dataclass(frozen=True, slots=True)

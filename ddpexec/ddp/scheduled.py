@@ -1,4 +1,8 @@
-"""What a wrapper has for the scheme that it carries out: the schedule in force, its optimizer, times, and servers."""
+"""The part of a wrapper that serves schemes: the schedule in force, its optimizer, learned times, and servers.
+
+`_install` puts a schedule in force, `_learn` replaces the first one once times are learned; `close` and `end` take
+everything down in an order that leaves no rank waiting.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,10 @@ from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.hooks import ForwardPoints, remove
 from ddpexec.ddp.lanes import CommunicationStreams
 from ddpexec.ddp.mixed import MixedPrecision
+from ddpexec.ddp.parameter_servers import Server, ServerStatistics
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.planner import ProbeTimes, SchedulePlanner, check_agreement
 from ddpexec.ddp.scheme_schedule import Kept, SchemeSchedule
-from ddpexec.ddp.served import Server, ServerStatistics
 from ddpexec.ddp.stepper import ScheduledOptimizer
 from ddpexec.ddp.updates import ParameterUpdate, clip_gradients, move_state
 from ddpexec.errors import OptionError
@@ -84,19 +88,19 @@ class ScheduledModule(nn.Module):
     @property
     def model(self) -> ModelParameters:
         """The parameters that are trained, in registration order."""
-        found: ModelParameters = self.reducer.model
-        return found
+        parameters: ModelParameters = self.reducer.model
+        return parameters
 
     @property
     def caps(self) -> BucketCaps:
-        """The caps that buckets are made by."""
+        """The caps of the buckets."""
         return self._options.caps
 
     @property
     def plan(self) -> BucketPlan:
         """The buckets in force."""
-        found: BucketPlan = self.reducer.plan
-        return found
+        buckets: BucketPlan = self.reducer.plan
+        return buckets
 
     @property
     def learns(self) -> bool:
@@ -145,6 +149,7 @@ class ScheduledModule(nn.Module):
         Every rank closes where it closes at all. A wrapper that is merely dropped leaves its groups to the program's
         `destroy_process_group()`: ranks drop it at moments of their own, and NCCL destroys groups together.
         """
+        # Hooks go first, so that no backward hands a message to lanes that are being destroyed.
         if self._release.alive:
             self.complete()
             self._release()
@@ -155,7 +160,7 @@ class ScheduledModule(nn.Module):
 
     @property
     def serves(self) -> bool:
-        """Whether this rank, one of the last, trains nothing: it serves, or idles beside a server."""
+        """Whether this rank is one of the last ones that do not train but serve, or idle while a server does."""
         servers = 0 if self.schedule is None else self.schedule.sharding.servers
         return self.communicator.rank >= self.communicator.world_size - servers
 
@@ -182,7 +187,7 @@ class ScheduledModule(nn.Module):
         return None if thread is None else thread.result()
 
     def scheme_state_dict(self) -> Kept:
-        """Return what the scheme keeps on this rank beside the module's and the optimizer's state, after pending steps.
+        """Return the scheme's own state on this rank, without the module's and the optimizer's, after pending steps.
 
         Every rank saves its own, with its module's; a server once `serve` has returned, which it does where the others
         `end`, after which all may go on. Nothing is kept where DDP's buckets are in force.
@@ -216,14 +221,14 @@ class ScheduledModule(nn.Module):
         if self._lanes is not None:
             self._lanes.keep(self.reducer.messages.streams)
 
-    def _carry_out(self, made: BucketSchedule | SchemeSchedule) -> None:
+    def _carry_out(self, active: BucketSchedule | SchemeSchedule) -> None:
         """Carry a schedule out from the coming iteration on, in place of the one before."""
         if "gradients" in self._handles:
             remove(self._handles["gradients"])
-        self.reducer = made
+        self.reducer = active
         self.executor = Executor(
-            made, find_unused=self.find_unused_parameters, static_graph=self.static_graph, mixed=self.mixed,
-            told=None if self._learning is None else self._learning.gradient, observer=self.observer,
+            active, find_unused=self.find_unused_parameters, static_graph=self.static_graph, mixed=self.mixed,
+            on_gradient=None if self._learning is None else self._learning.gradient, observer=self.observer,
         )  # fmt: skip
         self._handles["gradients"] = self.executor.handles
 
@@ -232,23 +237,25 @@ class ScheduledModule(nn.Module):
         planner, lanes = self._planner, self._lanes
         assert planner is not None
         assert lanes is not None
-        made = SchemeSchedule(
+        active = SchemeSchedule(
             schedule, planner.model, plan, self.communicator, self._options, lanes, planner.make_optimizer
         )
         if self.optimizer is None:
-            self.optimizer = ScheduledOptimizer(made.stepper)
+            self.optimizer = ScheduledOptimizer(active.stepper)
             prepared = (self.module.register_state_dict_pre_hook, self.module.register_load_state_dict_pre_hook)
             self._handles["state"] = [register(lambda *_: self.complete()) for register in prepared]  # type: ignore[no-untyped-call]
         else:
+            # Momentum and counts of steps go over from the old schedule's updates to the new one's before the old
+            # memory goes.
             former: Sequence[ParameterUpdate] = self.reducer.stepper.updates
-            move_state(former, made.stepper.updates)
-            (self.optimizer.follow_with_groups if keep_groups else self.optimizer.follow)(made.stepper)
+            move_state(former, active.stepper.updates)
+            (self.optimizer.follow_with_groups if keep_groups else self.optimizer.follow)(active.stepper)
         self.schedule, planner.plan = schedule, plan
         if self.mixed is not None and self.mixed.reduce_dtype != self.mixed.dtype:
-            made.average_after(self.mixed.reduce_dtype)
-        self._carry_out(made)
+            active.average_after(self.mixed.reduce_dtype)
+        self._carry_out(active)
         self._announce(wanted=False)  # a module that announces by itself may have been asked by others since
-        self._announce(wanted=made.waits_in_forward or self.learns)
+        self._announce(wanted=active.waits_in_forward or self.learns)
 
     def _announce(self, *, wanted: bool) -> None:
         """Have modules announce, or announce no more, that forward uses their parameters."""
@@ -265,6 +272,8 @@ class ScheduledModule(nn.Module):
         planner, learning, lanes = self._planner, self._learning, self._lanes
         if planner is None or learning is None or lanes is None or not learning.done:
             return
+        # Only between two steps of the optimizer: in the middle of accumulation gradients lie in the memory of the old
+        # schedule.
         if self.require_backward_grad_sync and self.reducer.iteration % planner.accumulate == 0:
             self.executor.check_finished()
             self._learning = None

@@ -1,4 +1,8 @@
-"""The schedule of a scheme, as an executor carries it out: its memory, its updates, and what it keeps."""
+"""The schedule of a scheme as the executor runs it: its memory, its optimizer's updates, and its state between steps.
+
+What it adds to `ActiveSchedule`: parameters may still be pending when the next forward begins, and each use of one in
+forward first carries out what it waits for (`UpdateScheduler.settle`).
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,17 @@ from typing import Any
 
 from torch import Tensor
 
+from ddpexec.ddp.active_schedule import ActiveSchedule
 from ddpexec.ddp.buckets import Eager, ReducerOptions
-from ddpexec.ddp.carried import CarriedMessages
-from ddpexec.ddp.carried_schedule import CarriedSchedule
 from ddpexec.ddp.comm_hooks import Hook
 from ddpexec.ddp.lanes import CommunicationStreams
 from ddpexec.ddp.memory import FlatGradients, rates_of
+from ddpexec.ddp.messages import CarriedMessages
+from ddpexec.ddp.parameter_servers import Server
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.served import Server
 from ddpexec.ddp.stepper import UpdateScheduler
 from ddpexec.ddp.updates import MakeOptimizer
-from ddpexec.ddp.used import UsedMap, make_never_ready_error
+from ddpexec.ddp.used_parameters import UsedMap, make_never_ready_error
 from ddpexec.errors import ExecutionError, OptionError
 from ddpexec.groups.process_groups import Communicator, Work
 from ddpexec.timing.observe import Observer
@@ -32,7 +36,7 @@ Kept = dict[str, Any]
 """What a scheme keeps on a rank, saved: plain values and tensors, which `torch.save` takes."""
 
 
-class SchemeSchedule(CarriedSchedule):
+class SchemeSchedule(ActiveSchedule):
     """The schedule of a scheme, which an `Executor` carries out, with the updates of its optimizer.
 
     Args:
@@ -174,11 +178,11 @@ class SchemeSchedule(CarriedSchedule):
         super().end_iteration(arrival, counted=counted)
 
     def list_missing(self) -> Sequence[int]:
-        """Return nothing: what is missing is said where backward ends."""
+        """Return nothing: `note_absent` raises for missing gradients at the end of backward."""
         return ()
 
     def state_dict(self, server: Server | None) -> Kept:
-        """Return what is kept on this rank beside the module's and the optimizer's state; nothing may be pending.
+        """Return the schedule's own state on this rank; no update may be pending.
 
         Where it stands between two averages, SlowMo's last parameters and momentum, the gradients that GradientFlow has
         not sent yet, and the optimizers of a server's part.
@@ -202,7 +206,9 @@ class SchemeSchedule(CarriedSchedule):
             if state[key] != own:
                 what, remedy = f"the state is of {key} {state[key]!r}", f"load that of {own!r}, which this is"
                 raise OptionError(what, place="scheme's state", remedy=remedy)
-        sizes, own_sizes = ([tensor.numel() for tensor in kept] for kept in (state["tensors"], self.messages.kept))
+        sizes, own_sizes = (
+            [tensor.numel() for tensor in tensors] for tensors in (state["tensors"], self.messages.kept)
+        )
         if sizes != own_sizes:
             what = f"the state is of tensors of {sizes} elements, not {own_sizes}"
             raise OptionError(what, place="scheme's state", remedy="load that of the same model")
@@ -235,12 +241,12 @@ class SchemeSchedule(CarriedSchedule):
 
     def _eager_in(self, iteration: int) -> list[Eager]:
         """Return, by registration index, where gradients are copied as they come in `iteration`."""
-        found: list[Eager] = [None] * len(self.model.tensors)
+        eager: list[Eager] = [None] * len(self.model.tensors)
         for flat in self.messages.flats:
             if iteration % flat.every == 0 and not flat.late:
                 for place, index in enumerate(flat.indices):
-                    found[index] = (flat, place) if flat.eager[place] else None
-        return found
+                    eager[index] = (flat, place) if flat.eager[place] else None
+        return eager
 
     def _exchange_used(self) -> None:
         if self.schedule.update == "elsewhere" or not self._sent:

@@ -1,4 +1,8 @@
-"""The optimizer of a schedule: when its updates are carried out, the gradients each takes, and what a user steps."""
+"""The optimizer of a schedule: when its updates are carried out, which gradients each takes, and what a user steps.
+
+`UpdateScheduler` belongs to the schedule, `ScheduledOptimizer` is what the user holds: its `step` may only mark updates
+as pending, to be carried out when forward next uses the parameters.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddpexec.ddp.carried import CarriedMessages
 from ddpexec.ddp.memory import FlatGradients, keeps_parts
+from ddpexec.ddp.messages import CarriedMessages
 from ddpexec.ddp.updates import MakeOptimizer, ParameterUpdate, hyperparameters
 from ddpexec.errors import ExecutionError, OptionError
 from ddpexec.timing.observe import Observer
@@ -82,6 +86,8 @@ class UpdateScheduler:
             return
         if not first and self._schedule.update == "after_backward":
             for update in self.updates:
+                # Messages may wait for this update, gathers of what it updates for one, and on other ranks they are
+                # launched: an update that is never marked would leave both waiting.
                 if update not in self._stepped:  # what waits for it must not wait for ever
                     self._launcher.launch(self._queue.mark_passed(*self._after[update]))
         self._stepped.clear()
@@ -117,7 +123,7 @@ class UpdateScheduler:
                     self._zeroed |= zeroed
 
     def forget(self) -> None:
-        """Take gradients that were reduced and not used for gone: no step was asked for."""
+        """Drop gradients that were reduced and for which no step was called."""
         self.unstepped = False
         for update in self.updates:
             if not update.pending:
@@ -126,12 +132,12 @@ class UpdateScheduler:
 
     def gather(self) -> list[Tensor]:
         """Wait for all gradients and return them, each element once on some rank: all of them, or this rank's part."""
-        found = []
+        gradients = []
         for update in self.updates:
             self._await_gradients(update, own=self._schedule.update == "after_backward")
             for flat in update.flats:
-                found += flat.own_gradients()
-        return found
+                gradients += flat.own_gradients()
+        return gradients
 
     # ---- updates take them
 
@@ -147,6 +153,8 @@ class UpdateScheduler:
                         flat.complete_locally()
                         flat.give_gradients()
                 update.carry_out()
+        # The user's learning rate of this moment is kept with the request: the next forward carries the step out, and a
+        # scheduler may have moved the rate by then.
         elif self._schedule.update == "before_use":
             for update in self.updates:
                 update.ask()
@@ -189,6 +197,7 @@ class UpdateScheduler:
         self._await_gradients(update, own=False)
         self.pending.difference_update(update.indices)
         begin = self.observer.now() if self.observer is not None else None
+        # Forward may call this inside `inference_mode`, whose tensors could never be trained again.
         with torch.inference_mode(False), torch.no_grad():
             update.carry_out()
         for flat in update.flats:
@@ -356,6 +365,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         """
         for (own, group), before in zip(self._followed, self._seen, strict=True):
             values = hyperparameters(_drop_repeated(own)[0])
+            # Only what the user changed since last time: a value that an optimizer itself changes in its group is left.
             group.update(
                 {
                     name: value

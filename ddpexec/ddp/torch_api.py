@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from ddpexec.ddp.carried_schedule import CarriedSchedule
+from ddpexec.ddp.active_schedule import ActiveSchedule
 from ddpexec.ddp.parameters import BROADCAST_BYTES
 from ddpexec.errors import ExecutionError, OptionError
 
@@ -103,7 +103,7 @@ def remove_hooks(ddp: Any) -> None:
 
 def logging_data(ddp: Any) -> dict[str, str | int]:
     """Return torch's logging data: its keys, with what a Python reducer can say of them."""
-    reducer: CarriedSchedule = ddp.reducer
+    reducer: ActiveSchedule = ddp.reducer
     communicator, options, policy = reducer.communicator, reducer.options, reducer.model.policy
     sizes = ", ".join(str(bucket.size_bytes) for bucket in reducer.plan.buckets)
     groups = ", ".join(" ".join(map(str, bucket.parameters)) for bucket in reducer.plan.buckets)
@@ -134,6 +134,7 @@ def logging_data(ddp: Any) -> dict[str, str | int]:
         "join_uneven_inputs": int(ddp._join_config.enable),
         "torch_version": str(torch.__version__),
     }
+    # torch has these keys only once there is something to say.
     if reducer.rebuilds:
         data |= {"rebuilt_bucket_sizes": sizes, "rebuilt_per_bucket_param_indices": groups}
     if reducer.hooked:
@@ -143,6 +144,7 @@ def logging_data(ddp: Any) -> dict[str, str | int]:
     for variable in ("MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "TORCH_DISTRIBUTED_DEBUG"):
         data[variable.lower()] = os.environ.get(variable, "N/A")
     if communicator.backend == "gloo":
+        # torch's `ProcessGroupGloo` has two threads.
         data["gloo_num_threads"] = 2
         for variable in ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT"):
             data[variable.lower()] = os.environ.get(variable, "N/A")

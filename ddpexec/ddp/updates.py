@@ -15,7 +15,7 @@ from ddpexec.ddp.memory import FlatGradients
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpsim.schedules.schedule import Schedule
 
 
@@ -79,7 +79,7 @@ class ParameterUpdate:
 
     @property
     def pending(self) -> bool:
-        """Whether a step was asked for and not carried out."""
+        """Whether a step was requested and not carried out yet."""
         return self._asked is not None
 
     def ask(self) -> None:
@@ -87,7 +87,7 @@ class ParameterUpdate:
         self._asked = [hyperparameters(group) for group in self.groups]
 
     def carry_out(self) -> None:
-        """Carry the step out as it was asked for."""
+        """Carry out the requested step with the hyperparameters of the moment of its request."""
         now = [hyperparameters(group) for group in self.groups]
         self.set_groups(self._asked or ())
         self._asked = None
@@ -110,16 +110,16 @@ def move_state(old: Sequence[ParameterUpdate], new: Sequence[ParameterUpdate]) -
 
     Only state whose tensors have their parameter's shape can be divided, or such as counts steps.
     """
-    found = {tensor: state for update in old for tensor, state in getattr(update.optimizer, "state", {}).items()}
+    states = {tensor: state for update in old for tensor, state in getattr(update.optimizer, "state", {}).items()}
     for update in new:
         if old and len(old[0].groups) == len(update.groups):
             update.set_groups(map(hyperparameters, old[0].groups))
         for flat in update.flats:
             if flat.shard is None:
                 update_state = getattr(update.optimizer, "state", {})
-                update_state |= {tensor: found[tensor] for tensor in flat.parameters if tensor in found}
-            elif any(tensor in found for tensor in flat.parameters):
-                update.optimizer.state[flat.shard] = _divide_state(flat, [found[tensor] for tensor in flat.parameters])
+                update_state |= {tensor: states[tensor] for tensor in flat.parameters if tensor in states}
+            elif any(tensor in states for tensor in flat.parameters):
+                update.optimizer.state[flat.shard] = _divide_state(flat, [states[tensor] for tensor in flat.parameters])
 
 
 def _divide_state(flat: FlatGradients, states: Sequence[dict[str, Any]]) -> dict[str, Any]:

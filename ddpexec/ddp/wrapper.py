@@ -1,4 +1,9 @@
-"""Distributed data parallel training with any bucket plan: torch's constructor, in Python over process groups."""
+"""`DistributedDataParallel`: torch's constructor, for any bucket plan or scheme, in Python over process groups.
+
+Start with `forward`, `_begin_forward` and `_end_forward`; the rest of an iteration happens in the hooks of
+`ddp.executor`. Options are checked in `ddp.options`; what serves schemes is the base class in `ddp.scheduled`; methods
+that only torch's private API has are in `ddp.torch_api`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ from ddpexec.ddp.parameters import (
 from ddpexec.ddp.planner import SchedulePlanner, check_agreement
 from ddpexec.ddp.refusals import check_module_for_scheme
 from ddpexec.ddp.updates import MakeOptimizer
-from ddpexec.ddp.used import tie
+from ddpexec.ddp.used_parameters import tie
 from ddpexec.errors import OptionError
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
@@ -186,6 +191,8 @@ class DistributedDataParallel(JoinableModule):
         planner = first = None
         buckets = self._plan_first(model) if scheme is None else plan or rebuilt_plan(model.policy, self.caps)
         construction.check_drop(drop, self._options, model.names)
+        # Collectives: torch's `_verify_param_shape_across_processes` and `_sync_module_states`, at the same place of
+        # its constructor.
         if init_sync:
             verify(model, self.communicator, self.device)
             if scheme is None:
@@ -286,8 +293,8 @@ class DistributedDataParallel(JoinableModule):
         if self._planner is not None:
             self._check_learned(f"scheme {self._planner.scheme.name}")
             self.complete()
-            plan, made = self._planner.make_other(groups, schedule)
-            self._install(made, plan, keep_groups=True)
+            plan, new_schedule = self._planner.make_other(groups, schedule)
+            self._install(new_schedule, plan, keep_groups=True)
         elif schedule is not None:
             what, remedy = f"scheme {schedule.scheme} steps an optimizer, and none was given", "give `make_optimizer`"
             raise OptionError(what, remedy=remedy)
@@ -309,10 +316,10 @@ class DistributedDataParallel(JoinableModule):
     def _build(self, model: ModelParameters, plan: BucketPlan) -> None:
         """Carry DDP's buckets out from the coming iteration on, `plan` first."""
         order = self._order_policy(model, planned=self._plan is not None)
-        made = BucketSchedule(model, plan, self.communicator, self._options, order)
+        bucket_schedule = BucketSchedule(model, plan, self.communicator, self._options, order)
         if self.mixed is not None:
-            made.average_after(self.mixed.reduce_dtype)
-        self._carry_out(made)
+            bucket_schedule.average_after(self.mixed.reduce_dtype)
+        self._carry_out(bucket_schedule)
 
     def _build_anew(self) -> None:
         """Begin anew over the communicator there is now."""

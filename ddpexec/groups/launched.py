@@ -16,15 +16,15 @@ import torch
 import torch.distributed as dist
 
 from ddpexec.errors import LostRankError
+from ddpexec.groups.environment import adopt_mpirun, is_under_mpirun
 from ddpexec.groups.lost import termination_error
-from ddpexec.groups.mpi_environment import adopt_mpirun, is_under_mpirun
 from ddpexec.groups.mpi_group import NAME as MPI_NAME
 from ddpexec.groups.mpi_group import ProcessGroupMpi, register
 from ddpexec.groups.mpi_world import abandon, meeting_point
 from ddpexec.groups.notes import leave_words
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.groups.termination import Terminated, ignore_from_now_on, raise_on_sigterm
-from ddpexec.groups.within import call_within
+from ddpexec.groups.threads import call_within
 from ddpsim.common.errors import InputError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -137,12 +137,17 @@ def _wait_for_listener(host: str, port: str, timeout_s: float) -> None:
 def _give_up(communicator: Communicator, error: BaseException) -> NoReturn:
     """Raise `error`, or better why SIGTERM came, with the process groups gone; what is this rank's own is noted."""
     ignore_from_now_on()
+    # The order matters. From `abandon` on nothing here waits for MPI; the note is left while the store is there; then
+    # the groups go, whose calls wait for ranks that are gone; the error comes last.
     abandon()
     why = termination_error(communicator) if isinstance(error, Terminated) else None
     if isinstance(error, Exception) and not isinstance(error, LostRankError):
         leave_words(str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}")
+    # Held until this function ends, as the server of the store ends with its last name, and others still read there who
+    # failed.
     store = dist.distributed_c10d._get_default_store() if _keeps_store() else None
     abort_groups()
+    # Even the end of a group may wait for a rank that is gone, so it gets a thread and a limit.
     with suppress(TimeoutError):
         if dist.is_initialized():
             call_within(_MARGIN_S, dist.destroy_process_group, "destroy_process_group")

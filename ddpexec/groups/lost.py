@@ -1,4 +1,4 @@
-"""Which rank is gone when a collective fails: backends name an address at best."""
+"""Find which rank is gone when a collective fails: backends name an address at best."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import NoReturn, Protocol
 import torch.distributed as dist
 
 from ddpexec.errors import ExecutionError, LostRankError
-from ddpexec.groups.notes import Notes
+from ddpexec.groups.notes import Notes, Places, find_ended_ranks, find_stopped_ranks
 from ddpexec.groups.termination import ignore_from_now_on
-from ddpexec.groups.whereabouts import Places, find_ended_ranks, find_stopped_ranks
 
 PATIENCE_S = 0.5
 """How long to look for an ended process: its connections close shortly before it has ended."""
@@ -35,7 +34,7 @@ _ORNAMENT = re.compile(
 
 
 class Members(Protocol):
-    """What is to be known of the ranks that make a collective: a `Communicator` tells it."""
+    """The part of a `Communicator` that the search for lost ranks needs."""
 
     @property
     def main(self) -> dist.ProcessGroup:
@@ -80,15 +79,16 @@ def raise_lost(communicator: Members, what: str, error: RuntimeError, *, others_
 
 def make_lost_error(communicator: Members, what: str, error: Exception) -> LostRankError:
     """Return the error for a collective that failed with `error`; takes at most about three seconds."""
+    # torchrun ends this rank as soon as another has failed; the search below would be cut off in the middle.
     ignore_from_now_on()
     late = "imed out" in str(error) or "imeout" in str(error)
     notes = Notes(communicator.main, late)
-    found = _search(notes, communicator.places, communicator.rank)
+    lost = _search(notes, communicator.places, communicator.rank)
     reason = _ORNAMENT.sub("", " ".join(str(error).split()))[:300]
     failed = f"rank {communicator.rank}: {what} failed, as"
     others = [rank for rank in range(communicator.world_size) if rank != communicator.rank]
-    if found is not None:
-        return found.error(failed, reason)
+    if lost is not None:
+        return lost.error(failed, reason)
     silent = [rank for rank in others if rank not in notes.failed] if notes.late and notes.reached else []
     if silent:
         return LostRankError(
@@ -107,12 +107,12 @@ def make_lost_error(communicator: Members, what: str, error: Exception) -> LostR
 
 def termination_error(communicator: Members) -> LostRankError | None:
     """Return the error of a rank that was sent SIGTERM because others have ended; None where none has."""
-    found = _search(Notes(communicator.main, None), communicator.places, communicator.rank)
-    return None if found is None else found.error(f"rank {communicator.rank}: SIGTERM came, as", "")
+    lost = _search(Notes(communicator.main, None), communicator.places, communicator.rank)
+    return None if lost is None else lost.error(f"rank {communicator.rank}: SIGTERM came, as", "")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _LostRanks:
     """Ranks that are known to be gone, and how it is known."""
 
     ranks: Sequence[int]
@@ -125,27 +125,30 @@ class _Found:
         return LostRankError(text, remedy=self.remedy, speaker=self.speaker)
 
 
-def _search(notes: Notes, known: Places, own: int) -> _Found | None:
+def _search(notes: Notes, known: Places, own: int) -> _LostRanks | None:
     """Return who is gone as soon as anybody knows."""
     begin = time.monotonic()
     try:
         while True:
             places = {**notes.places, **known}
+            # A process that ended may have failed for the same reason as this one, a third rank that is gone: its note
+            # is read before it is blamed.
             if gone := set(find_ended_ranks(places)) - notes.failed:
                 notes.renew(_CONFIRM_S)
             if words := {rank: text for rank, text in notes.words.items() if rank not in notes.failed}:
                 how = "; ".join(f"rank {rank} gave up: {text}" for rank, text in sorted(words.items()))
                 # Rank 0 has told of what it raised itself.
                 speaker = 0 if 0 in _members(notes, words) else _speaker(notes, own, words)
-                return _Found(sorted(words), how, None, speaker)
+                return _LostRanks(sorted(words), how, None, speaker)
             if gone := gone - notes.failed:
                 how = f"{_ranks(gone, places)} {'has' if len(gone) == 1 else 'have'} ended"
                 remedy = "see why it died or raised in its output"
-                return _Found(sorted(gone), how, remedy, _speaker(notes, own, gone))
+                return _LostRanks(sorted(gone), how, remedy, _speaker(notes, own, gone))
+            # Stopped processes last: a rank that has ended or given up is the likelier cause.
             if stopped := find_stopped_ranks(places):
                 how = f"{_ranks(stopped, places)} {'is' if len(stopped) == 1 else 'are'} stopped"
                 remedy = "let it continue (SIGCONT), or see who stopped it"
-                return _Found(stopped, how, remedy, _speaker(notes, own, stopped))
+                return _LostRanks(stopped, how, remedy, _speaker(notes, own, stopped))
             if time.monotonic() > begin + (ANSWER_S if notes.late else PATIENCE_S):
                 return None
             time.sleep(0.02)
@@ -154,7 +157,7 @@ def _search(notes: Notes, known: Places, own: int) -> _Found | None:
 
 
 def _speaker(notes: Notes, own: int, gone: Collection[int]) -> int:
-    """Return the first of the ranks that are left, as a rank of the default group: it tells of the others."""
+    """Return the first remaining rank, as a rank of the default group: it prints the error for all."""
     size = max(own, *gone, len(notes.members) - 1) + 1
     return min(_members(notes, [rank for rank in range(size) if rank not in gone]))
 

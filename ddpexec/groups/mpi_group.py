@@ -167,10 +167,10 @@ class ProcessGroupMpi(dist.ProcessGroup):
         check_tensor(output), check_tensor(input_)
 
         def call() -> None:
-            given = input_.contiguous()
+            piece = input_.contiguous()
             with contiguous(output) as whole:
-                start = whole.data_ptr() + self._rank * given.nbytes
-                sent = mpi().IN_PLACE if given.data_ptr() == start else buffer_of(given)
+                start = whole.data_ptr() + self._rank * piece.nbytes
+                sent = mpi().IN_PLACE if piece.data_ptr() == start else buffer_of(piece)
                 self._communicator.Allgather(sent, buffer_of(whole))
 
         return self._calls.carry_out("all-gather", call, [output])
@@ -180,8 +180,8 @@ class ProcessGroupMpi(dist.ProcessGroup):
         outputs, inputs = ([check_tensor(each) for each in each_] for each_ in (output_tensors, input_tensors))
 
         def call() -> None:
-            given, whole = _flat(inputs), torch.empty(sum(each.numel() for each in outputs), dtype=outputs[0].dtype)
-            self._communicator.Alltoallv(_parts(given, inputs), _parts(whole, outputs))
+            piece, whole = _flat(inputs), torch.empty(sum(each.numel() for each in outputs), dtype=outputs[0].dtype)
+            self._communicator.Alltoallv(_parts(piece, inputs), _parts(whole, outputs))
             _spread(whole, outputs)
 
         return self._calls.carry_out("all-to-all", call, outputs)
@@ -204,15 +204,15 @@ class ProcessGroupMpi(dist.ProcessGroup):
             return [split * row for split in splits]
 
         def call() -> None:
-            given = input_.contiguous()
+            piece = input_.contiguous()
             with contiguous(output) as whole:
-                sent, received = counts(given, input_splits), counts(whole, output_splits)
+                sent, received = counts(piece, input_splits), counts(whole, output_splits)
                 if input_splits or output_splits:
                     self._communicator.Alltoallv(
-                        _make_counted_buffer(given, sent), _make_counted_buffer(whole, received)
+                        _make_counted_buffer(piece, sent), _make_counted_buffer(whole, received)
                     )
                 else:
-                    self._communicator.Alltoall(buffer_of(given), buffer_of(whole))
+                    self._communicator.Alltoall(buffer_of(piece), buffer_of(whole))
 
         return self._calls.carry_out("all-to-all", call, [output])
 
@@ -258,12 +258,12 @@ class ProcessGroupMpi(dist.ProcessGroup):
         reduced = reduction(operation, output.dtype)
 
         def call() -> None:
-            given = flat()
+            piece = flat()
             result = torch.empty(counts[self._rank], dtype=output.dtype)
             if len(set(counts)) == 1:
-                self._communicator.Reduce_scatter_block(buffer_of(given), buffer_of(result), reduced)
+                self._communicator.Reduce_scatter_block(buffer_of(piece), buffer_of(result), reduced)
             else:
-                self._communicator.Reduce_scatter(buffer_of(given), buffer_of(result), counts, reduced)
+                self._communicator.Reduce_scatter(buffer_of(piece), buffer_of(result), counts, reduced)
             self._average(operation, result)
             output.copy_(result.view_as(output))
 

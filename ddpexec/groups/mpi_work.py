@@ -1,6 +1,6 @@
-"""Calls of MPI carried out by threads, one process group's after one another, with torch's works for them.
+"""MPI calls on threads: one process group's collectives one after another, each with a work as torch has them.
 
-Tensors as MPI's buffers, and torch's reductions as MPI's.
+Start with `MpiCalls`. Above it stands how tensors are MPI's buffers and torch's reductions MPI's operations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ddpexec.errors import OptionError
 from ddpexec.groups.mpi_world import abandon, mpi
-from ddpexec.groups.waiting import is_done_within
+from ddpexec.groups.timeouts import is_done_within
 
 _NAMES = {
     torch.float32: "FLOAT",
@@ -109,9 +109,10 @@ def _make_operation(name: str, dtype: torch.dtype) -> Any:
     """Return an operation of MPI that is a function of torch: MPI 3 has no 16-bit floats."""
     function = _OURS[name]
 
-    def combine(given: Any, combined: Any, _: Any) -> None:
+    def combine(incoming: Any, combined: Any, _: Any) -> None:
+        # MPI hands over raw memory of 16-bit elements as UINT16; torch reads it as the float type that it is.
         mine = torch.frombuffer(combined, dtype=dtype)
-        function(torch.frombuffer(given, dtype=dtype), mine, out=mine)
+        function(torch.frombuffer(incoming, dtype=dtype), mine, out=mine)
 
     return mpi().Op.Create(combine, commute=True)
 
@@ -183,6 +184,8 @@ class _Finishers:
     def do(self, call: Callable[[], None]) -> None:
         """Make `call` on one of the threads."""
         self._todo.put(call)
+        # No thread is idle: all of them may be waiting in what follows a call, for an end that only another thread can
+        # note.
         if not self._idle.acquire(blocking=False):
             self._count += 1
             threading.Thread(target=self._work, name="ddpexec MPI's ends", daemon=True).start()
@@ -216,7 +219,7 @@ class MpiCalls:
         self._finishers = _Finishers()
         self._failure: Exception | None = None
         self._requests: list[tuple[MpiWork, Any]] = []
-        self._asked = threading.Event()
+        self._has_requests = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="ddpexec MPI", daemon=True)
         for thread in (
@@ -239,7 +242,7 @@ class MpiCalls:
         request = start()
         with self._lock:
             self._requests.append((work, request))
-        self._asked.set()
+        self._has_requests.set()
         return work
 
     def close(self) -> None:
@@ -247,7 +250,7 @@ class MpiCalls:
         self._calls.put(None)
         self._thread.join(None if self._failure is None else 0.0)
         self._closed.set()
-        self._asked.set()
+        self._has_requests.set()
         self._finishers.close()
 
     def abort(self) -> None:
@@ -255,6 +258,7 @@ class MpiCalls:
         self._fail_all(MpiError("MPI: given up, as other ranks are gone or this one ends"))
 
     def _open_work(self, what: str, value: Any) -> MpiWork:
+        # After one failure ranks no longer agree on which call is the next, so none is begun.
         if self._failure is not None:
             raise self._failure
         work = MpiWork(what, value)
@@ -264,6 +268,8 @@ class MpiCalls:
 
     def _end_work(self, work: MpiWork, failure: Exception | None = None) -> None:
         with self._lock:
+            # Three threads may end a work: the one that called, the one that asks for messages, the one that watches
+            # the time. The first counts.
             if work not in self._open:
                 return
             self._open.discard(work)
@@ -287,11 +293,13 @@ class MpiCalls:
     def _ask(self) -> None:
         pause_s = _ASK_S[0]
         while not self._closed.is_set():
-            self._asked.wait()
+            self._has_requests.wait()
+            # The list is taken under the lock and tested outside of it: `Test` drives MPI's progress and may take long,
+            # and a training thread that begins a message must not wait for that.
             with self._lock:
                 requests, self._requests = self._requests, []
                 if not requests:
-                    self._asked.clear()
+                    self._has_requests.clear()
             left = []
             for work, request in requests:
                 try:
@@ -313,6 +321,8 @@ class MpiCalls:
         while not self._closed.wait(_LOOK_S):
             with self._lock:
                 begun = [work for work in self._open if work.begun_s]
+            # A call of MPI cannot be broken off. Its work fails here, whoever waits is told, and its thread is left
+            # where it hangs.
             late = [work for work in begun if time.monotonic() - work.begun_s > self.timeout_s]
             if late:
                 failure = MpiError(f"MPI: {late[0].what} timed out after {self.timeout_s:g} s")

@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ddpexec.groups.mpi_environment import is_under_mpirun
-from ddpexec.groups.within import call_within
+from ddpexec.groups.environment import is_under_mpirun
+from ddpexec.groups.threads import call_within
 from ddpsim.common.errors import InputError
 from ddpsim.common.parent import die_with_parent
 
@@ -28,7 +28,7 @@ _YIELD = "OMPI_MCA_mpi_yield_when_idle"
 
 
 class _World:
-    """The communicator of all ranks, made once in a process, and whether MPI may be left in order."""
+    """The communicator of all ranks, constructed once a process, and whether MPI may be finalized."""
 
     def __init__(self) -> None:
         self.all: Any = None
@@ -93,10 +93,10 @@ def communicator_of(store: Any, rank: int, size: int, ranks: Sequence[int]) -> A
         _world.all = _mpiruns(rank, size) if is_under_mpirun() else _join_processes(store, rank, size)
     module = mpi()
     members = _world.all.group.Incl(list(ranks)) if ranks else _world.all.group
-    made = _world.all.Create_group(members)
+    subgroup = _world.all.Create_group(members)
     members.Free()
-    made.Set_errhandler(module.ERRORS_RETURN)
-    return made
+    subgroup.Set_errhandler(module.ERRORS_RETURN)
+    return subgroup
 
 
 def abandon() -> None:
@@ -184,9 +184,9 @@ def _start_server() -> str:
         what = "ranks that torchrun started meet over Open MPI's `ompi-server`, which is not here"
         raise InputError(what, place="backend=mpi", remedy=remedy)
     with TemporaryDirectory() as folder:
-        told = Path(folder) / "uri"
+        uri_file = Path(folder) / "uri"
         _world.server = subprocess.Popen(
-            [program, "--no-daemonize", "--report-uri", str(told)],
+            [program, "--no-daemonize", "--report-uri", str(uri_file)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -194,7 +194,7 @@ def _start_server() -> str:
         )
         until = time.monotonic() + _SERVER_S
         while time.monotonic() < until and _world.server.poll() is None:
-            if told.exists() and (text := told.read_text()).endswith("\n"):
+            if uri_file.exists() and (text := uri_file.read_text()).endswith("\n"):
                 return text.split("\n")[0]
             time.sleep(0.02)
     raise InputError(f"`ompi-server` said no address within {_SERVER_S:g} s", place="backend=mpi", remedy=remedy)

@@ -1,21 +1,68 @@
-"""Notes that ranks leave each other in the default group's store: where they run, that they failed, why they gave up.
+"""Notes in the default group's store, for when a collective fails: where each rank runs, that it failed, and why.
 
-The store may be kept by the very rank that is gone, and then hang: notes are read on a thread, over a connection of
-its own, and nothing here waits for it longer than it says.
+With a rank's place (machine and process id) ranks of the same machine see in `/proc` whether its process has ended or
+is stopped. The store may live in the very rank that is gone, and then hang: notes are read on a thread, over a
+connection of its own, and nothing here waits for it longer than it says.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import torch.distributed as dist
 
-from ddpexec.groups.whereabouts import Place, find_place
-from ddpexec.groups.within import call_within
+from ddpexec.groups.threads import call_within
+
+Place = tuple[int, int]
+"""The machine (and its process namespace) as a number, and the process on it."""
+Places = Mapping[int, Place]
+"""The places of ranks, by rank; those that are not known are missing."""
+
+
+def find_place() -> Place:
+    """Return where this process is."""
+    return zlib.crc32(_machine().encode()), os.getpid()
+
+
+def find_ended_ranks(places: Places) -> list[int]:
+    """Return the ranks on this machine whose process has ended."""
+    return [rank for rank, process in _neighbours(places) if _state(process) in ("Z", "X", "")]
+
+
+def find_stopped_ranks(places: Places) -> list[int]:
+    """Return the ranks on this machine whose process is stopped, by a signal or by a debugger."""
+    return [rank for rank, process in _neighbours(places) if _state(process) in ("T", "t")]
+
+
+def _neighbours(places: Places) -> list[tuple[int, int]]:
+    machine, _ = find_place()
+    return [(rank, process) for rank, (where, process) in sorted(places.items()) if where == machine]
+
+
+def _state(process: int) -> str:
+    """Return the letter of a process's state as in `proc(5)`, empty where it is gone, `?` where it is unknown."""
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "" if os.path.isdir("/proc/self") else "?"
+    except OSError:
+        return "?"
+
+
+def _machine() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
 
 WORDS_S = 1.0
 """How long to try to leave one's last words."""
@@ -109,7 +156,7 @@ class Notes:
 
 
 def connection() -> Any:
-    """Return the default store by a connection of its own: one that hangs then holds nobody else up."""
+    """Return the default store over a new connection: if it hangs, other users of the store do not."""
     store: Any = dist.distributed_c10d._get_default_store()
     with suppress(*_CANNOT, AttributeError, NotImplementedError):
         return store.clone()

@@ -1,4 +1,4 @@
-"""How gradients leave the process: one process group, several in turn, or none at all."""
+"""How gradients leave the process: one process group, several in turn, or none at all (`Communicator`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from torch import Tensor
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks, raise_lost
 from ddpexec.groups.mpi_group import NAME as MPI_NAME
-from ddpexec.groups.notes import leave_place
-from ddpexec.groups.waiting import wait_within
-from ddpexec.groups.whereabouts import Place, find_place
+from ddpexec.groups.notes import Place, find_place, leave_place
+from ddpexec.groups.timeouts import wait_within
 from ddpsim.common.errors import InputError
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from ddpexec.groups.within import in_thread
+from ddpexec.groups.threads import in_thread
 from ddpexec.lab.netlab import support
 from ddpsim.common.finding import NO, UNKNOWN, YES, Finding, format_able
 
@@ -28,8 +28,8 @@ def _delays() -> Finding:
     if support.has_netem():
         return Finding("lab's delays", YES, "by the kernel's netem", proof)
     tun = support.has_tun()
-    found = "no netem; a forwarder in user space, over /dev/net/tun" if tun else "neither netem nor /dev/net/tun"
-    return Finding("lab's delays", format_able(tun), found, proof, "" if tun else "load the modules sch_netem or tun")
+    finding = "no netem; a forwarder in user space, over /dev/net/tun" if tun else "neither netem nor /dev/net/tun"
+    return Finding("lab's delays", format_able(tun), finding, proof, "" if tun else "load the modules sch_netem or tun")
 
 
 def _priority() -> Finding:
@@ -43,5 +43,5 @@ def _priority() -> Finding:
     except OSError:
         able = False
     remedy = "" if able else "run as root, or with CAP_SYS_NICE: timed layers keep time without it if idle"
-    told = "timed layers keep their time beside other work" if able else "not allowed"
-    return Finding("real-time priority", format_able(able), told, proof, remedy)
+    finding = "timed layers keep their time beside other work" if able else "not allowed"
+    return Finding("real-time priority", format_able(able), finding, proof, remedy)

@@ -1,26 +1,53 @@
-"""What encoding and decoding a bucket costs a rank, by compression scheme: the hooks as they are, sending to nobody."""
+"""What encoding and decoding a bucket costs a rank, by compression scheme: hooks run in a process group of one rank.
+
+`fit` turns the times into the two constants of `ddpsim.schedules.compression.Roofline`: launch time and bandwidth.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from ddpexec.ddp.comm_hooks import GradBucket, Hook
 from ddpexec.ddp.compression.codecs import LinearCodec
 from ddpexec.ddp.compression.feedback import ErrorFeedback, feedback_hook
-from ddpexec.ddp.compression.measure import fit
 from ddpexec.ddp.compression.schemes import hook_for
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.stopwatch import agree_on_median, chill, seconds_of
 from ddpsim.bucketing import Parameter
 from ddpsim.schedules import compression
+
+LEAST_BYTE_S = 1e-13
+"""Seconds a byte of a memory faster than any: what a fit that finds none for bytes says; 10 TB/s."""
+
+
+def fit(works: Sequence[compression.CodecWork], times: Sequence[float]) -> compression.Roofline:
+    """Return the launch time and memory bandwidth that explain `times` best, by least squares of relative error.
+
+    Neither is negative: where the best of both is, it counts as nothing and the other explains the times alone.
+    """
+    rows = torch.tensor(
+        [[w.kernels / t, w.moved_bytes / t] for w, t in zip(works, times, strict=True)], dtype=torch.float64
+    )
+    launch_s, byte_s = map(float, torch.linalg.lstsq(rows, torch.ones(len(rows), 1, dtype=torch.float64)).solution)
+    if launch_s < 0:
+        launch_s, byte_s = 0.0, _scale_of(rows[:, 1])
+    elif byte_s < LEAST_BYTE_S:
+        launch_s, byte_s = _scale_of(rows[:, 0]), LEAST_BYTE_S
+    return compression.Roofline(launch_s, 1 / byte_s)
+
+
+def _scale_of(column: Tensor) -> float:
+    """Return what a unit of `column` must take for their products to be as near 1 as they get."""
+    return float(column.sum() / column.square().sum())
+
 
 SCHEMES = ("fp16", "bf16", "powersgd:4", "onebit", "topk:0.01", "adaptive:8")
 """Of each family one."""
@@ -53,10 +80,10 @@ def measure_codecs(communicator: Communicator, device: torch.device) -> dict[str
                 taken = _seconds(hook, state, _bucket(side, device), device)
                 works.append(compression.work(scheme, parameters, 1))
                 times.append(max(taken - messages * plain_s, LEAST * taken))
-            found = fit(works, times)
+            roofline = fit(works, times)
             family = name.partition(":")[0]
-            costs[f"{family}_kernel_s"] = agree_on_median(found.launch_s, communicator)
-            costs[f"{family}_Bps"] = agree_on_median(found.memory_bandwidth, communicator)
+            costs[f"{family}_kernel_s"] = agree_on_median(roofline.launch_s, communicator)
+            costs[f"{family}_Bps"] = agree_on_median(roofline.memory_bandwidth, communicator)
     return costs
 
 

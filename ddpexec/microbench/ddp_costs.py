@@ -3,9 +3,9 @@
 The parts are those of the simulation: hook and small copies, launch, copies by byte, the end of a bucket, DDP's share
 of forward, buffers, the search for unused parameters. On a CPU caches are cold, as layers' computing leaves them.
 
-Copies into buckets and out, as a backward and its end make them, alone and beside collectives.
-
-What torch's `fully_shard` takes of a host for each collective, beside waiting for it: hooks, views, copies.
+Start with `measure_costs`. Copies into buckets and out are timed as a backward and its end make them, alone and during
+collectives (`Copies`, `BesideCopies`); small allreduces during others (`measure_crowded`); and what torch's
+`fully_shard` takes of a host for each collective beside waiting for it: hooks, views, copies (`measure_units`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.microbench.codecs import measure_codecs
-from ddpexec.microbench.crowded import measure_crowded
 from ddpexec.timing.clock import HostClock
 from ddpexec.timing.observe import Observer
 from ddpexec.timing.stopwatch import (
@@ -42,6 +41,40 @@ from ddpexec.timing.stopwatch import (
     span_of,
     time_on_device,
 )
+
+CROWDED_BYTES = 16 << 10
+"""A message whose bytes take next to nothing."""
+CROWDING_BYTES = 16 << 20
+"""A message that is still on its way when `BEHIND` small ones beside it have ended."""
+IN_FLIGHT = 2
+"""Collectives that a process group of gloo keeps in flight (`ProcessGroupGloo.cpp`, two threads)."""
+CROWD, BEHIND, ROUNDS = 32, 3, 7
+"""Small messages launched at once, and one after the other beside a large one; repetitions. Chosen by hand."""
+
+
+def measure_crowded(communicator: Communicator, device: torch.device) -> dict[str, float]:
+    """Return medians: `pair_s` of a small allreduce among small ones, `behind_s` of one during a large one."""
+    small = [torch.zeros(CROWDED_BYTES // 4, device=device) for _ in range(CROWD)]
+    large = torch.zeros(CROWDING_BYTES // 4, device=device)
+
+    together, behind = [], []
+    for _ in range(ROUNDS):
+        communicator.barrier()
+        together.append(allreduces_span(communicator, *small))
+        communicator.barrier()
+        behind += _measure_small_behind_large(communicator, large, small[0])
+    pair_s = statistics.median(measure_last_to_last(together, communicator)) * IN_FLIGHT / CROWD
+    return {"pair_s": pair_s, "behind_s": statistics.median(measure_last_to_last(behind, communicator))}
+
+
+def _measure_small_behind_large(communicator: Communicator, large: torch.Tensor, small: torch.Tensor) -> list[Span]:
+    """Return the spans of small allreduces, each waited for, while a large one is in flight."""
+    work = communicator.all_reduce(large, 0)
+    # The first comes before the large one's bytes lie in the links' queues.
+    spans = [allreduces_span(communicator, small) for _ in range(1 + BEHIND)][1:]
+    wait(work, communicator, "a large allreduce")
+    return spans
+
 
 BUCKETS, BUCKET_PARAMETERS = 4, 12
 """Buckets that are copied into by turns, and gradients in each; chosen by hand."""
@@ -60,9 +93,9 @@ def make_small_bucket(numel: int, device: torch.device) -> tuple[FlatBucket, lis
     """Return a bucket of gradients of `numel` elements, and its parameters."""
     parameters = [nn.Parameter(torch.ones(numel, device=device)) for _ in range(BUCKET_PARAMETERS)]
     indices = tuple(range(BUCKET_PARAMETERS))
-    made = FlatBucket(0, indices, parameters, as_view=False, batched=False)
-    made.divisor = 2
-    return made, parameters
+    bucket = FlatBucket(0, indices, parameters, as_view=False, batched=False)
+    bucket.divisor = 2
+    return bucket, parameters
 
 
 class Copies:
@@ -122,7 +155,7 @@ class Copies:
         }
 
     def measure_beside(self, communicator: Communicator, tensor: Tensor) -> BesideCopies:
-        """Time a collective on `tensor` without copies and beside them; every rank calls it."""
+        """Time a collective on `tensor` without copies and during them; every rank calls it."""
         communicator.barrier()
         quiet = allreduces_span(communicator, tensor)
         communicator.barrier()
@@ -134,8 +167,8 @@ class Copies:
         communicator.barrier()
         alone = [self._copy_one() for _ in range(max(len(copies), BUCKET_PARAMETERS))]
         # The collective may have ended during the last copy.
-        beside = copies[:-1] or copies or alone
-        return BesideCopies(quiet, busy, statistics.fmean(beside) / statistics.fmean(alone))
+        during = copies[:-1] or copies or alone
+        return BesideCopies(quiet, busy, statistics.fmean(during) / statistics.fmean(alone))
 
     def _copy_one(self) -> float:
         """Copy the next gradient in; return the seconds."""
@@ -148,7 +181,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class BesideCopies:
-    """Holds a collective without and with copies beside it, on this rank, and a copy's time then over that alone."""
+    """A collective's spans on this rank without and with copies, and a copy's time during it over that alone."""
 
     quiet: Span
     busy: Span
@@ -156,7 +189,7 @@ class BesideCopies:
 
 
 def _slowdown(measured: list[BesideCopies], communicator: Communicator) -> float:
-    """Return the collectives' median with copies beside them over that without."""
+    """Return the collectives' median with copies during them over that without."""
     busy = measure_last_to_last([each.busy for each in measured], communicator)
     quiet = measure_last_to_last([each.quiet for each in measured], communicator)
     return statistics.median(busy) / statistics.median(quiet)

@@ -3,28 +3,99 @@
 Each collective is isolated: the ranks meet at a barrier, launch, and wait, as a bucket's allreduce does, and unlike
 nccl-tests, which queues many back to back. It lasts from the last rank's launch to the last rank's end, on clocks
 aligned with rank 0's; the median over repetitions is reported.
+
+The measurement runs in stages (`Stages`), each written to `FILE.part` when it is done: the same command goes on where
+it was stopped.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ddpexec.groups.launched import Launched
+from ddpexec.groups.process_groups import Communicator
 from ddpexec.microbench.ddp_costs import measure_costs
-from ddpexec.microbench.stages import Stages, part_of
 from ddpexec.microbench.under_load import SECONDS, computation_of, measure_slowdowns
-from ddpexec.timing.other_work import gather_other_work
-from ddpexec.timing.stopwatch import Span, allreduces_span, gather, measure_last_to_last
-from ddpsim.common.files import remove
+from ddpexec.timing.stopwatch import Span, allreduces_span, gather, gather_other_work, measure_last_to_last
+from ddpsim.common.errors import InputError
+from ddpsim.common.files import MOST_BYTES, json_text, open_regular, remove, replace
 from ddpsim.common.other_work import ProcessorClock
 from ddpsim.workload import Workload
+
+Progress = Callable[[str], None]
+
+
+def part_of(path: Path) -> Path:
+    """Return the file of finished stages, which stands until `path` can be written."""
+    return path.with_name(f"{path.name}.part")
+
+
+class Stages:
+    """Carries out stages in turn; rank 0 keeps what they returned in `PATH.part`, and every rank begins with that.
+
+    What another command has kept there, or what is no such document, is begun anew; a symbolic link or a pipe that
+    stands there is not followed, and refused on every rank.
+
+    Args:
+        communicator: whose ranks measure together; every rank makes one.
+        path: of the file that is to come about; None keeps nothing.
+        asked: what is measured; only what was kept for the same counts.
+        progress: told what is taken up.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        path: Path | None = None,
+        asked: Mapping[str, object] | None = None,
+        progress: Progress = lambda line: None,
+    ) -> None:
+        self._part = None if path is None else part_of(path)
+        self._first, self._progress = communicator.rank == 0, progress
+        self._request = json.loads(json.dumps(asked or {}))
+        what = "the exchange of what was measured before"
+        self._done: dict[str, Any] = communicator.ask_rank_zero(self._load_kept, what)
+        if self._done:
+            progress(f"goes on after {len(self._done)} stages of {self._part}")
+
+    def do(self, name: str, work: Callable[[], Any]) -> Any:
+        """Return what the stage `name` returned before, else what `work` returns now: JSON's values, of all ranks."""
+        if name not in self._done:
+            self._done[name] = work()
+            if self._first and self._part is not None:
+                document = {"asked": self._request, "stages": self._done}
+                replace(self._part, json_text(document))
+        return self._done[name]
+
+    def _load_kept(self) -> dict[str, Any]:
+        if self._part is None or not os.path.lexists(self._part):
+            return {}
+        try:
+            with os.fdopen(open_regular(self._part, os.O_RDONLY), "rb") as file:
+                raw = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            what, remedy = f"cannot be read: {error.strerror}", "remove it, or name another file to write"
+            raise InputError(what, place=str(self._part), remedy=remedy) from error
+        try:
+            document: Any = json.loads(raw) if len(raw) <= MOST_BYTES else None
+            request, stages = document["asked"], dict(document["stages"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            request, stages = None, {}
+        if request != self._request:
+            self._progress(f"begins anew: {self._part} was kept for something else")
+            return {}
+        return stages
+
 
 _SECONDS_A_SIZE = 0.4
 """Seconds that the repetitions of one size are to take; chosen by hand: 15 sizes in six seconds."""
@@ -34,8 +105,6 @@ _ROUNDS = 5
 """Rounds over all sizes, each with a fifth of the repetitions; chosen by hand."""
 _TOGETHER = 5
 """Repetitions of allreduces launched at once, after one that is discarded; chosen by hand."""
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +143,8 @@ def microbench(
     which stages are kept until it is whole.
     """
     clock, workload, load_s = ProcessorClock(), load.workload, load.seconds
-    asked = {"sizes": list(sizes_bytes), "together": [list(sizes) for sizes in together], "load_s": load_s}
-    stages = Stages(launched.communicator, keep, {**asked, **_config(launched, workload)}, progress)
+    request = {"sizes": list(sizes_bytes), "together": [list(sizes) for sizes in together], "load_s": load_s}
+    stages = Stages(launched.communicator, keep, {**request, **_config(launched, workload)}, progress)
     rows = measure_allreduce(launched, sizes_bytes, progress, stages)
     for row in rows:
         progress(f"allreduce {row.size_bytes:,} B: {row.time_s * 1e6:.1f} us")
@@ -101,7 +170,7 @@ def microbench(
 
 
 def forget(keep: Path, launched: Launched) -> None:
-    """Remove what was kept for `keep`, which is written."""
+    """Remove the file of finished stages of `keep`, which is written now."""
     if launched.communicator.rank == 0:
         remove(part_of(keep))
 

@@ -16,7 +16,7 @@ import torch
 
 from ddpexec.capturing.models import MODELS, build, flush_denormals
 from ddpexec.groups.launched import Launched
-from ddpexec.groups.within import in_thread
+from ddpexec.groups.threads import in_thread
 from ddpexec.timing.stopwatch import Span, agree_on_median, allreduces_span, gather, measure_last_to_last, seconds_of
 from ddpsim.common.errors import InputError
 from ddpsim.workload import Workload
@@ -128,11 +128,11 @@ def measure_beside(
         with torch.cuda.stream(stream):
             return [collective() for _ in range(count)]
 
-    beside = in_thread(communicate)
+    sender = in_thread(communicate)
     steps: list[float] = []
-    while not beside.done():
+    while not sender.done():
         steps.append(seconds_of(compute, launched.device))
-    spans = beside.result()
+    spans = sender.result()
     # The last step may have run on when the collectives were over.
     return statistics.median(steps[:-1] or steps), statistics.median(measure_last_to_last(spans, launched.communicator))
 

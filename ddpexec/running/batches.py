@@ -78,7 +78,7 @@ class Batches:
 
 
 class _Timed(IterableDataset[Tensor]):
-    """Batches without end, of which each takes `load_s` from when it is asked for."""
+    """Endless batches; loading one takes `load_s` from its request on."""
 
     def __init__(self, load_s: float, size_bytes: int) -> None:
         super().__init__()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ddpexec.groups.environment import RANKS_HERE
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.torchrun import RANKS_HERE
 from ddpexec.running.timed import make_timed_model
 from ddpsim.bucketing import Parameter
 from ddpsim.common.errors import InputError
@@ -105,14 +105,14 @@ def require_capacity(workload: Workload, costs: HookCosts, ranks: int, processor
         processors: those this process may use where None.
     """
     processors = processors or len(os.sched_getaffinity(0))
-    asked = demand(workload, costs, ranks, processors)
-    if asked < SHARE:
+    demanded = demand(workload, costs, ranks, processors)
+    if demanded < SHARE:
         return
     remedy = f"give a workload whose backward takes time, {workload.name}'s takes none"
-    if math.isfinite(asked):
-        remedy = f"multiply `scale_compute` by {_format_rounded_up(asked / SHARE)} or more"
+    if math.isfinite(demanded):
+        remedy = f"multiply `scale_compute` by {_format_rounded_up(demanded / SHARE)} or more"
     raise InputError(
-        f"hooks and copies of {ranks} ranks take {asked:.0%} of {processors} processors during the backward of "
+        f"hooks and copies of {ranks} ranks take {demanded:.0%} of {processors} processors during the backward of "
         f"{workload.name}; beyond {SHARE:.0%} its gradients would come late",
         place="scale_compute",
         remedy=remedy,

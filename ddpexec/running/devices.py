@@ -65,9 +65,9 @@ def put_on_devices(model: TrainingModel, devices: Sequence[torch.device]) -> Tra
         device = output.device if isinstance(output, Tensor) else devices[-1]
         return model.loss(output, Batch(batch.inputs, tuple(each.to(device) for each in batch.targets)))
 
-    made = replace(model, _loss=loss)
-    _check_forward(made, devices[0])
-    return made
+    placed = replace(model, _loss=loss)
+    _check_forward(placed, devices[0])
+    return placed
 
 
 def check_module(parameters: ModelParameters, devices: Sequence[torch.device], place: str) -> None:
@@ -139,13 +139,13 @@ def _blocks(module: nn.Module, parameters: ModelParameters, parts: Sequence[Sequ
     What such a module is given is used by several of its layers, as what a residual is added to.
     """
     number = {parameters.names[index]: part for part, each in enumerate(parts) for index in each}
-    found: list[str] = []
+    blocks: list[str] = []
     for name, each in module.named_modules():
         inside = {number[full] for full in number if full.startswith(f"{name}.")} if name else set(number.values())
-        covered = any(name.startswith(f"{other}.") for other in found)
+        covered = any(name.startswith(f"{other}.") for other in blocks)
         if name and len(inside) == 1 and not covered and not list(each.parameters(recurse=False)):
-            found.append(name)
-    return found
+            blocks.append(name)
+    return blocks
 
 
 def _move(module: nn.Module, device: torch.device) -> None:
@@ -162,8 +162,8 @@ Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, .
 
 
 def _copy_to(device: torch.device) -> Hook:
-    def copied(given: Any) -> Any:
-        return given.to(device, non_blocking=True) if isinstance(given, Tensor) else given
+    def copied(value: Any) -> Any:
+        return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
 
     def hook(
         module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]

@@ -81,14 +81,14 @@ def run_orders(
         timed = make_timed_model(trace.workloads[rank], rank=rank, scale_compute=options.scale_compute, in_order=True)
         wrapped = _wrap(arm, timed.model.module, trace, options)
         steps[arm] = _step(wrapped, timed, trace, rank)
-    found: dict[Arm, list[float]] = {arm: [] for arm in arms}
+    seconds: dict[Arm, list[float]] = {arm: [] for arm in arms}
     with name_lost_ranks(communicator, "a collective", others_code=True):
         for _ in range(rounds):
             for arm in [*arms, *reversed(arms)]:
                 communicator.barrier()
                 taken = [steps[arm]() for _ in range(BLOCK)]
-                found[arm] += taken[1:]
-    return found
+                seconds[arm] += taken[1:]
+    return seconds
 
 
 def _step(wrapped: Any, timed: TimedModel, trace: OrderTrace, rank: int) -> Callable[[], float]:
@@ -114,13 +114,13 @@ def _wrap(arm: Arm, module: nn.Module, trace: OrderTrace, options: JobOptions) -
         return torch.nn.parallel.DistributedDataParallel(module, **common)
     if arm.policy != ORACLE:
         return DistributedDataParallel(module, rebuild=arm.policy, predictor=arm.predictor, consensus=_WHOSE, **common)
-    made = DistributedDataParallel(module, rebuild="never", **common)
-    made.reducer.order = OracleRebuild(trace)
-    return made
+    wrapped = DistributedDataParallel(module, rebuild="never", **common)
+    wrapped.reducer.order = OracleRebuild(trace)
+    return wrapped
 
 
 class OracleRebuild(OrderPolicy):
-    """Rebuilds before every iteration for what the trace will bring, and asks nobody; the rebuild itself takes time."""
+    """Rebuilds before every iteration, without consensus, for the order that the trace will bring; that takes time."""
 
     def __init__(self, trace: OrderTrace) -> None:
         super().__init__(len(trace.parameters))

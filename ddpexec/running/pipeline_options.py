@@ -65,13 +65,13 @@ class PipelineOptions:
     def __post_init__(self) -> None:
         check_choices(self)
         if self.pipeline is None:
-            given = next((each.name for each in fields(self) if getattr(self, each.name) is not None), None)
-            if given is not None:
+            option = next((each.name for each in fields(self) if getattr(self, each.name) is not None), None)
+            if option is not None:
                 remedy = "give `pipeline` too: gpipe, 1f1b or interleaved"
-                raise OptionError(f"`{given}` is of a pipeline", place=given, remedy=remedy)
+                raise OptionError(f"`{option}` is of a pipeline", place=option, remedy=remedy)
 
     def check(self, world_size: int) -> Pipeline:
-        """Return the pipeline that is asked for on `world_size` ranks.
+        """Return the pipeline of these options on `world_size` ranks.
 
         Raises:
             InputError: stages that do not divide the ranks, or options that contradict each other.

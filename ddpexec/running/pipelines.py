@@ -1,6 +1,7 @@
-"""Train a model in stages by `torch.distributed.pipelining`, copies of it beside each other, and time its steps.
+"""Train a model in stages by `torch.distributed.pipelining`, in several copies at once, and time its steps.
 
-The stages of one rank: parts of a model as torch's tracer cuts it, or timed ones that keep a workload's pace.
+Start with `PipelineRun`. A rank's stages are parts of a model as torch's tracer cuts it (`model_stages`), or timed
+stages that keep a workload's pace (`make_timed_stages`).
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class RankStages:
         """Return all gradients of this rank in one tensor."""
         if self.flat is not None:
             return self.flat
-        found = [p.grad for stage in self.stages for p in stage.submod.parameters() if p.grad is not None]
-        return torch._utils._flatten_dense_tensors(found)  # type: ignore[no-any-return, no-untyped-call]
+        gradients = [p.grad for stage in self.stages for p in stage.submod.parameters() if p.grad is not None]
+        return torch._utils._flatten_dense_tensors(gradients)  # type: ignore[no-any-return, no-untyped-call]
 
     def take(self, summed: Tensor) -> None:
         """Take gradients that were summed over copies."""
@@ -82,7 +83,7 @@ class RankStages:
 
 def model_stages(
     model: TrainingModel,
-    given: Pipeline,
+    options: Pipeline,
     place: int,
     group: dist.ProcessGroup,
     batches: Sequence[Batch],
@@ -104,7 +105,7 @@ def model_stages(
     remedy = "replay its `workload`, or run a model without"
     refuse_tied(model.module, "", "of two stages", "pipeline", remedy)
     policy = collect(model.module).policy
-    count = given.stages * given.stages_per_rank
+    count = options.stages * options.stages_per_rank
     if cut is None:
         cut = divide_layers(modules_of(policy), [each.numel for each in policy], count, "stages of")
     names = [policy[stage[0]].name.rpartition(".")[0] for stage in cut[1:]]
@@ -118,7 +119,7 @@ def model_stages(
     except Exception as error:
         what = f"torch cannot cut {model.name} before {', '.join(names)}: {' '.join(str(error).split())[:200]}"
         raise OptionError(what, place="pipeline", remedy="use other `stages`, or replay its `workload`") from error
-    stages = [pipe.build_stage(k, batches[0].inputs[0].device, group) for k in range(place, count, given.stages)]
+    stages = [pipe.build_stage(k, batches[0].inputs[0].device, group) for k in range(place, count, options.stages)]
     optimizer = torch.optim.SGD([p for s in stages for p in s.submod.parameters()], lr=1e-3, momentum=0.9)
     inputs = tuple(torch.cat(each) for each in zip(*(batch.inputs for batch in batches), strict=True))
     return RankStages(stages, tuple(map(tuple, cut)), inputs, list(batches), optimizer, model.loss)
@@ -135,18 +136,18 @@ class TimedStage(nn.Module):
         self.forward_s, self.backward_s = forward_s, backward_s
         self.weight = nn.Parameter(torch.zeros(()))
 
-    def forward(self, given: Tensor) -> Tensor:
+    def forward(self, activations: Tensor) -> Tensor:
         """Take forward's time."""
-        found: Tensor = _Timed.apply(given, self.weight, self.forward_s, self.backward_s)  # type: ignore[no-untyped-call]
-        return found
+        output: Tensor = _Timed.apply(activations, self.weight, self.forward_s, self.backward_s)  # type: ignore[no-untyped-call]
+        return output
 
 
 class _Timed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, given: Tensor, weight: Tensor, forward_s: float, backward_s: float) -> Tensor:
+    def forward(ctx: Any, activations: Tensor, weight: Tensor, forward_s: float, backward_s: float) -> Tensor:
         ctx.backward_s = backward_s
         _pass(forward_s)
-        return given.clone()
+        return activations.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
@@ -169,7 +170,7 @@ class PacedOptimizer:
 
 
 def make_timed_stages(
-    workload: Workload, given: Pipeline, place: int, group: dist.ProcessGroup, device: torch.device
+    workload: Workload, pipeline: Pipeline, place: int, group: dist.ProcessGroup, device: torch.device
 ) -> RankStages:
     """Return this rank's timed stages of `workload`, cut as the simulator cuts it.
 
@@ -180,16 +181,16 @@ def make_timed_stages(
     if device.type != "cpu":
         what, remedy = "timed stages wait on the host", "give `device=cpu`, or run a model: `model`"
         raise OptionError(what, place="pipeline", remedy=remedy)
-    costs = stages_of(workload, given.stages * given.stages_per_rank)
-    values = max(1, (given.boundary_bytes or 0) // 4)
-    mine = range(place, len(costs.stages), given.stages)
+    costs = stages_of(workload, pipeline.stages * pipeline.stages_per_rank)
+    values = max(1, (pipeline.boundary_bytes or 0) // 4)
+    mine = range(place, len(costs.stages), pipeline.stages)
     count = len(costs.stages)
     timed = {k: TimedStage(costs.forward_s[k], costs.backward_s[k]) for k in mine}
     stages = [PipelineStage(stage, k, count, device, group=group) for k, stage in timed.items()]
     size = sum(workload.parameters[index].size_bytes for k in mine for index in costs.stages[k])
-    optimizer_s = float(np.median(workload.optimizer.device_s)) / given.stages
-    batches = [Batch((), (torch.zeros(1),))] * given.micro_batches
-    inputs = (torch.zeros((given.micro_batches, values)),)
+    optimizer_s = float(np.median(workload.optimizer.device_s)) / pipeline.stages
+    batches = [Batch((), (torch.zeros(1),))] * pipeline.micro_batches
+    inputs = (torch.zeros((pipeline.micro_batches, values)),)
     flat = torch.zeros(size // 4)
     return RankStages(
         stages, costs.stages, inputs, batches, PacedOptimizer(optimizer_s), lambda output, batch: output[0, 0], flat
@@ -233,30 +234,30 @@ class PipelineRun:
         workload: Workload | None = None,
     ) -> None:
         self._settings, self._device, self._communicator = settings, device, communicator
-        self._given = given = options.check(communicator.world_size)
+        self._given = pipeline = options.check(communicator.world_size)
         predicted = None if options.predicted is None else _prediction(options.predicted)
-        self._copy, self._place = divmod(communicator.rank, given.stages)
-        self._copies = communicator.world_size // given.stages
+        self._copy, self._place = divmod(communicator.rank, pipeline.stages)
+        self._copies = communicator.world_size // pipeline.stages
         own, self._replicas = self._groups()
         torch.manual_seed(settings.seed)
         if workload is not None:
-            self.held: RankStages = make_timed_stages(workload, given, self._place, own, device)
+            self.held: RankStages = make_timed_stages(workload, pipeline, self._place, own, device)
             self._name, self._samples = workload.name, workload.batch_size
         else:
-            made = build(model or "", device)
-            self._name, self._samples = made.name, settings.batch_size or made.batch_size
+            trained = build(model or "", device)
+            self._name, self._samples = trained.name, settings.batch_size or trained.batch_size
             cut = None if predicted is None else predicted["stages"]
-            _check_cut(cut, given.stages * given.stages_per_rank)
+            _check_cut(cut, pipeline.stages * pipeline.stages_per_rank)
             generator = torch.Generator(device).manual_seed(settings.seed + self._copy)
-            batches = [made.make_batch(self._samples, device, generator) for _ in range(given.micro_batches)]
-            self.held = model_stages(made, given, self._place, own, batches, cut)
+            batches = [trained.make_batch(self._samples, device, generator) for _ in range(pipeline.micro_batches)]
+            self.held = model_stages(trained, pipeline, self._place, own, batches, cut)
         self._predicted_s = None if predicted is None else float(predicted["step_s"])
         if predicted is not None and [list(stage) for stage in self.held.cut] != predicted["stages"]:
             what = "the prediction's stages are not those of this run"
             raise OptionError(what, place=f"predicted={options.predicted}", remedy="predict this workload, cut so")
-        stages: Any = self.held.stages if given.order == "interleaved" else self.held.stages[0]
-        schedule = _SCHEDULES[given.order]
-        self._schedule = schedule(stages, n_microbatches=given.micro_batches, loss_fn=self._loss)
+        stages: Any = self.held.stages if pipeline.order == "interleaved" else self.held.stages[0]
+        schedule = _SCHEDULES[pipeline.order]
+        self._schedule = schedule(stages, n_microbatches=pipeline.micro_batches, loss_fn=self._loss)
 
     def train(self, progress: Callable[[int, int, float], None]) -> dict[str, Any]:
         """Run the discarded steps and those that count; return what they took, as JSON values, times in seconds.
@@ -279,8 +280,8 @@ class PipelineRun:
             mine = [
                 later - earlier for earlier, later in zip(begins[DISCARDED:-1], begins[DISCARDED + 1 :], strict=True)
             ]
-            told = self._communicator.gather_objects((mine, losses[DISCARDED:]), self._device)
-        periods = [max(each) for each in zip(*(periods for periods, _ in told), strict=True)]
+            gathered = self._communicator.gather_objects((mine, losses[DISCARDED:]), self._device)
+        periods = [max(each) for each in zip(*(periods for periods, _ in gathered), strict=True)]
         step_s, known_s = median(periods), self._predicted_s
         return {
             "model": self._name,
@@ -292,7 +293,7 @@ class PipelineRun:
             "ranks_per_pipeline": self._given.stages,
             "copies": self._copies,
             "micro_batches": self._given.micro_batches,
-            "losses": told[self._given.stages - 1][1],
+            "losses": gathered[self._given.stages - 1][1],
             "predicted_step_s": known_s,
             "error": None if known_s is None else known_s / step_s - 1,
         }
@@ -306,6 +307,8 @@ class PipelineRun:
             self._schedule.step(*arguments, target=torch.arange(self._given.micro_batches), losses=losses)
         else:
             self._schedule.step(*arguments)
+        # torch's pipelining reduces nothing over copies: all gradients of this rank go in one allreduce, as no overlap
+        # is wanted here.
         if self._copies > 1:
             summed = held.gradients()
             dist.all_reduce(summed, group=self._replicas)
@@ -322,6 +325,7 @@ class PipelineRun:
         """Return the group of this rank's pipeline, and that of the ranks of its place in all copies."""
         ranks, timeout = range(self._communicator.world_size), self._settings.timeout
         each = self._given.stages
+        # Every rank makes every group, its own or not, in the same order: `new_group` hangs otherwise.
         pipelines = [dist.new_group(list(ranks[k : k + each]), timeout=timeout) for k in ranks[::each]]
         replicas = [dist.new_group(list(ranks[place::each]), timeout=timeout) for place in range(each)]
         return pipelines[self._copy], replicas[self._place]

@@ -63,7 +63,7 @@ def describe_training(
 
 
 def options(settings: RunSettings) -> dict[str, object]:
-    """Return what was asked of the job, by field name; what the document tells of it elsewhere is left out."""
+    """Return the job's options by field name, without those that stand elsewhere in the document."""
     job = {each.field for each in list_declared(JobOptions)} - _ELSEWHERE
     values = {name: value for name, value in option_values(settings).items() if name in job}
     values["predictor"] = predictor_name(values["predictor"])

@@ -54,7 +54,7 @@ class Replay:
         sharpen_timers()
 
     def of_thread(self) -> Replay:
-        """Return itself in the rank's thread, and one with a clock of its own in another: a server beside a trainer."""
+        """Return itself in the rank's own thread, and a copy with a clock of its own in another, as in a server's."""
         if threading.get_ident() == self._thread:
             return self
         other = copy.copy(self)

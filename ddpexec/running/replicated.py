@@ -61,8 +61,10 @@ class Replicated(nn.Module):
         self.replicas, self.observer = gpus, observer
         # Where torch sees no GPU it calls the module itself.
         self.module: Any = nn.DataParallel(module, range(gpus) if torch.cuda.is_available() else None)
-        made = scheme_named("dataparallel").schedule(SchemeInputs(parameters=model.policy, buckets=(), world_size=gpus))
-        summed = [message.parameters for message in made if message.op.reduces]
+        schedule = scheme_named("dataparallel").schedule(
+            SchemeInputs(parameters=model.policy, buckets=(), world_size=gpus)
+        )
+        summed = [message.parameters for message in schedule if message.op.reduces]
         self.plan: BucketPlan = custom_plan(model.policy, summed)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:

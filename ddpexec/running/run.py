@@ -1,4 +1,8 @@
-"""Train a model for real on this process's rank, and return what it looked like as a trace."""
+"""Train a model for real on this process's rank, and return a trace of it.
+
+Start with `Run.train` and `Run._step`, one iteration. The constructor makes the subject, its wrapper and its observer;
+`trace` turns the observer's notes into records, and works where training broke off too.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ import torch.distributed as dist
 
 from ddpexec.capturing.models import TrainingModel, flush_denormals
 from ddpexec.capturing.own_step import name_errors
+from ddpexec.ddp.parameter_servers import ServerStatistics
 from ddpexec.ddp.parameters import ModelParameters, collect
-from ddpexec.ddp.served import ServerStatistics
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
@@ -86,6 +90,7 @@ class Run:
         self.settings = settings
         self.device = device
         groups = round_robin(settings.process_groups, settings.timeout)
+        # From here on most lines are collectives, or make groups: every rank passes them in this order.
         self.communicator = Communicator(groups)
         self.rank, self.world_size = self.communicator.rank, self.communicator.world_size
         settings.check_ranks(self.world_size)
@@ -127,7 +132,7 @@ class Run:
         self.processors = ProcessorClock()
 
     def train(self, progress: Progress = lambda done, total, seconds: None) -> None:
-        """Run the discarded iterations, those that count, and those without communication that were asked for.
+        """Run the discarded iterations, those that count, and the `local_iterations` without communication.
 
         Raises:
             LostRankError: another rank died, raised or did not come within the timeout.
@@ -180,6 +185,7 @@ class Run:
         before = len(notes)
         self._train_block(range(DISCARDED, DISCARDED + (1 + steps) * every), local=local)
         seconds = sum(self.records.iteration(note, 0).iteration_s for note in notes[before + every :]) / steps
+        # The first step of a block never counts; steps without communication are measured and leave no trace.
         del notes[before : None if local else before + every]
         return seconds
 
@@ -206,16 +212,16 @@ class Run:
     def first(self) -> dict[str, object]:
         """Return what constructing the wrapper took this rank, and the iterations that do not count, in seconds."""
         notes = self.observer.notes[:DISCARDED]
-        found = [self.records.iteration(note, index).iteration_s for index, note in enumerate(notes)]
-        return {"construction_s": self.construction_s, "iterations_s": found}
+        seconds = [self.records.iteration(note, index).iteration_s for index, note in enumerate(notes)]
+        return {"construction_s": self.construction_s, "iterations_s": seconds}
 
     def gather(self, trace: Trace) -> Trace | None:
         """Return on rank 0 the trace of all ranks without spans and gradients, enough for the numbers; else None."""
         mine = [replace(iteration, gradients=()) for iteration in trace.iterations]
         gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
         with name_lost_ranks(self.communicator, "the gathering of the ranks' traces"):
-            told = mine, self.local_s(), self.served, self.processors.since()
-            dist.gather_object(told, gathered, group_dst=0, group=self.communicator.main)
+            own = mine, self.local_s(), self.served, self.processors.since()
+            dist.gather_object(own, gathered, group_dst=0, group=self.communicator.main)
         if gathered is None:
             return None
         everything: list[Iteration] = [iteration for part, *_ in gathered for iteration in part]
@@ -293,7 +299,7 @@ class Run:
         return lambda index: self._step(index, model, batch, local=local)
 
     def _run_own_step(self, index: int, model: OwnTraining) -> None:
-        """Train once by the user's step; as in a capture, what it does before forward counts only where asked for."""
+        """Train once by the user's step; its work before forward counts with `input_stage=recorded` alone."""
         loads = self.settings.input_stage == RECORDED_INPUT
         stamps = OwnStamps(self.observer, self.slower, index, loads=loads)
         with name_errors(model.path), name_lost_ranks(self.communicator, "a collective", others_code=True):
@@ -333,18 +339,18 @@ class Run:
 
     def _batches(self, workload: Workload | None) -> Batches | None:
         """Return what loads batches; None where they are there, or the user's own step loads them."""
-        asked = self.settings.input_stage
-        if asked == NO_INPUT:
+        stage_name = self.settings.input_stage
+        if stage_name == NO_INPUT:
             return None
         if isinstance(self.subject.model, OwnTraining):
-            if asked != RECORDED_INPUT:
+            if stage_name != RECORDED_INPUT:
                 remedy = "write `input_stage=recorded`: what it does before forward counts then"
                 raise OptionError("a step of one's own loads its batches itself", place="input_stage", remedy=remedy)
             return None
-        if workload is None and asked == RECORDED_INPUT:
+        if workload is None and stage_name == RECORDED_INPUT:
             remedy = "write e.g. load=12ms,workers=4,copy=38MB"
             raise OptionError(f"{self.subject.model.name} has none recorded", place="input_stage", remedy=remedy)
-        stage = input_stage(asked) if workload is None else self.settings.input_of(workload)
+        stage = input_stage(stage_name) if workload is None else self.settings.input_of(workload)
         return None if stage is None else Batches(stage, self.device)
 
     def _make_slower(self) -> SlowedModule | None:

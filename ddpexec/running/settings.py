@@ -151,8 +151,8 @@ class RunSettings(JobOptions):
         """
         from ddpsim.simulation.jobs.torch_line import caps_giving
 
-        found = self.find_unused_parameters
-        caps = self.caps if plan is None else caps_giving(plan, parameters, find_unused=found)
+        find_unused = self.find_unused_parameters
+        caps = self.caps if plan is None else caps_giving(plan, parameters, find_unused=find_unused)
         if caps is None:
             what = "stock torch cannot run this plan: no constructor argument gives its buckets"
             raise OptionError(what, remedy="use `implementation=ddpexec`")
@@ -174,8 +174,8 @@ class RunSettings(JobOptions):
 
     def _check_fully_sharded(self) -> None:
         """Refuse what torch's `fully_shard` cannot do, or what cannot be observed in it."""
-        asked = scheme_named(self.scheme).fully_shard
-        if asked is not None and asked.host_update is not None:
+        sharding = scheme_named(self.scheme).fully_shard
+        if sharding is not None and sharding.host_update is not None:
             what = "a real update takes what it takes"
             raise OptionError(
                 what, place=f"scheme={self.scheme}, host_update", remedy="leave it out, or predict with it"

@@ -39,8 +39,8 @@ def reducer_order(ddp: nn.parallel.DistributedDataParallel) -> list[int] | None:
 
     A reducer that a tuner has made was given them in the order of their gradients.
     """
-    found: list[int] | None = ddp.__dict__.get(REDUCER_ORDER)
-    return found
+    order: list[int] | None = ddp.__dict__.get(REDUCER_ORDER)
+    return order
 
 
 class StockWatch:
@@ -74,6 +74,8 @@ class StockWatch:
         if "_sync_buffers" in self._ddp.__dict__:
             what, remedy = "its steps are stamped by another observer", "trace and tune one after the other"
             raise OptionError(what, place="DistributedDataParallel", remedy=remedy)
+        # One hook before the reducer's on each gradient (post-accumulate, run by the accumulator itself), one behind it
+        # (on the accumulator's node, where the reducer has its own, which was registered first).
         for index, (parameter, node) in enumerate(zip(self._model.tensors, self._accumulators, strict=True)):
             before = partial(self._before, index)
             self._undo.append(parameter.register_post_accumulate_grad_hook(before).remove)  # type: ignore[no-untyped-call]
@@ -91,7 +93,7 @@ class StockWatch:
         self._callback_queued = False
 
     def name_buckets(self) -> None:
-        """Write down which parameters the noted buckets hold; torch tells only when it is asked, so ask afterwards."""
+        """Fill in the parameters of the noted buckets, which allreduces do not name; call it after the iterations."""
         groups = buckets_of(self._ddp, self._model)
         for note in self._observer.notes:
             whole = len(note.buckets) == len(groups)
@@ -101,6 +103,8 @@ class StockWatch:
     @disable_compile
     def _before(self, index: int, _: Tensor) -> None:
         self._begun[index] = self._observer.now()
+        # Queued with the first gradient, so it stands ahead of the reducer's own callback, which is queued with the
+        # last bucket: what is stamped here is the beginning of the reducer's wait.
         if not self._callback_queued and self._ddp.require_backward_grad_sync:
             self._callback_queued = True
             Variable._execution_engine.queue_callback(self._backward_ended)
@@ -120,6 +124,7 @@ class StockWatch:
     @disable_compile
     def _launched(self, tensor: Tensor, moment: Any, work: Any) -> None:
         note = self._observer.note
+        # An allreduce of int32, an element a parameter, is the reducer's map of used parameters and no bucket.
         if note is None or (tensor.dtype == torch.int32 and tensor.numel() == len(self._accumulators)):
             return
         size = tensor.numel() * tensor.element_size()
@@ -153,7 +158,7 @@ class StockWatch:
 
 
 def hook_cost_s(gradients: int = 100, rounds: int = 9) -> float:
-    """Return what the two hooks on a gradient add to a backward, beside the moments that they take; measured here."""
+    """Return the measured seconds that the two hooks on a gradient add to a backward, without the moments they take."""
 
     def backward(hooked: bool) -> Callable[[], object]:
         leaves = [torch.ones((), requires_grad=True) for _ in range(gradients)]

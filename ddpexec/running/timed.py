@@ -4,7 +4,8 @@ Each layer's backward waits until its gradient's recorded time and returns a rea
 absolute times, so that hooks and copies use the time in between as they do beside a GPU. On a GPU a spinning kernel of
 the recorded length stands for the computation, and hooks and copies are the device's work as they are in training.
 
-The modules and the autograd nodes of timed layers: parameters under their names, and gradients at their times.
+Modules have the parameters' own names; the autograd functions behind them (`_Layer`) keep the gradients' times by the
+clock of `running.replay`.
 """
 
 from __future__ import annotations
@@ -152,11 +153,11 @@ def _group_by_block(order: Sequence[int], blocks: dict[int, str]) -> list[tuple[
     >>> _group_by_block([3, 0, 2, 1], {0: "h.0", 1: "h.0"})
     [(None, [3]), ('h.0', [0, 1]), (None, [2])]
     """
-    found: dict[str | int, tuple[str | None, list[int]]] = {}
+    groups: dict[str | int, tuple[str | None, list[int]]] = {}
     for index in order:
         block = blocks.get(index)
-        found.setdefault(index if block is None else block, (block, []))[1].append(index)
-    return list(found.values())
+        groups.setdefault(index if block is None else block, (block, []))[1].append(index)
+    return list(groups.values())
 
 
 def uses_in_order(times: Sequence[float] | np.ndarray[Any, np.dtype[np.float64]]) -> list[tuple[float, list[int]]]:
@@ -165,11 +166,11 @@ def uses_in_order(times: Sequence[float] | np.ndarray[Any, np.dtype[np.float64]]
     >>> uses_in_order([0.0, 0.5, float("nan"), 0.0])
     [(0.0, [0, 3]), (0.5, [1]), (inf, [2])]
     """
-    found: dict[float, list[int]] = {}
+    by_time: dict[float, list[int]] = {}
     for index in np.argsort(np.asarray(times), kind="stable"):
         use_s = float("inf") if np.isnan(times[index]) else float(times[index])
-        found.setdefault(use_s, []).append(int(index))
-    return list(found.items())
+        by_time.setdefault(use_s, []).append(int(index))
+    return list(by_time.items())
 
 
 class _Gradient:
@@ -232,9 +233,9 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         gradient: _Gradient = ctx.gradient
-        made = gradient.make(ctx.parameter)
+        result = gradient.make(ctx.parameter)
         ctx.replay.reach_gradient(gradient.index)
-        return gradients[0], made, None, None
+        return gradients[0], result, None, None
 
 
 def _apply(function: type[torch.autograd.Function], *arguments: object) -> Tensor:

@@ -61,10 +61,10 @@ class Wrapping:
         if settings.scheduled:
             return self._make_scheduled()
         self._refuse_complex()
-        made = self._torchs() if settings.implementation == "torch" else self._make_ours()
+        wrapped = self._torchs() if settings.implementation == "torch" else self._make_ours()
         if settings.compression != "none":
-            made.register_comm_hook(*hook_for(settings.compression))
-        return made
+            wrapped.register_comm_hook(*hook_for(settings.compression))
+        return wrapped
 
     @property
     def _module(self) -> torch.nn.Module:
@@ -117,7 +117,7 @@ class Wrapping:
         refuse_excluded(
             settings, "runs by a schedule", OptionError, beside={"step": isinstance(self.subject.model, OwnTraining)}
         )
-        made = ScheduledDataParallel(
+        wrapped = ScheduledDataParallel(
             self._module,
             settings.scheme,
             self.subject.make_optimizer,
@@ -130,8 +130,8 @@ class Wrapping:
             learn=LEARNED if scheme_named(settings.scheme).servers is None else 0,
             observer=self._watching,
         )
-        self.subject.optimizer = made.optimizer
-        return made
+        self.subject.optimizer = wrapped.optimizer
+        return wrapped
 
     def _fully_sharded(self) -> Any:
         settings, place = self.settings, f"scheme={self.settings.scheme}"
@@ -145,9 +145,9 @@ class Wrapping:
             raise OptionError(f"{what} (`{named}`)", place=place, remedy=remedy)
         from ddpexec.ddp.fully_sharded import FullySharded
 
-        made = FullySharded(self._module, settings.scheme, self.subject.make_optimizer, observer=self._watching)
-        self.subject.optimizer = made.optimizer
-        return made
+        wrapped = FullySharded(self._module, settings.scheme, self.subject.make_optimizer, observer=self._watching)
+        self.subject.optimizer = wrapped.optimizer
+        return wrapped
 
     def _replicated(self) -> Replicated:
         gpus = gpus_of(self.communicator, self.subject.device)

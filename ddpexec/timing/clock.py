@@ -1,4 +1,4 @@
-"""Moments on a rank's clocks: the host's, and on a GPU the device's beside it, without ever making the host wait.
+"""Moments on a rank's clocks: the host's, and on a GPU the device's too, without ever making the host wait.
 
 `time.perf_counter` is the machine's monotonic clock on Linux, common to all processes of one machine. Ranks on other
 machines measure their offset to rank 0's (`offset_to_rank_zero`).
@@ -31,7 +31,7 @@ _WHAT = "the exchange of clocks"
 
 
 class Clock(Protocol):
-    """Takes moments cheaply; tells their seconds later."""
+    """Takes moments cheaply and converts them to seconds later."""
 
     now: Callable[[], Moment]
     """Return this moment."""
@@ -74,7 +74,7 @@ class HostClock:
 
 @dataclass(slots=True)
 class _Base:
-    """An event that later ones are timed against, and when the device was there, on the host's clock, once told."""
+    """An event that later ones are timed against, and its time on the host's clock, once it is known."""
 
     event: torch.cuda.Event
     host_s: float
@@ -123,6 +123,8 @@ class CudaClock:
         if isinstance(work, FinishedWork):
             return lambda: None
         side = self._sides[position % len(self._sides)]
+        # gloo's works are done when a thread of the host says so; NCCL's `wait` only makes the current stream wait, so
+        # that on a side stream an event behind it marks the end and nothing else is held up.
         if self._by_thread:
             return self._watch_thread(work, side)
         with torch.cuda.stream(side):
@@ -150,6 +152,8 @@ class CudaClock:
     def _take_moment(self) -> CudaMoment:
         moment = self._record(torch.cuda.current_stream(self._device))
         if moment.host_s - moment.base.host_s > NEW_BASE_S:
+            # Times between two events lose precision with their distance, so every ten seconds a stamp becomes the base
+            # of later ones.
             self._base = _Base(moment.event, moment.host_s, moment.base)
         return moment
 
@@ -165,6 +169,8 @@ class CudaClock:
 
 def _base_offset(base: _Base) -> float:
     """Return when the device was at `base`: the sum of the times from each base to the next."""
+    # A loop and not a recursion: a long training without a look at its times has as many bases as it lasted tens of
+    # seconds.
     ahead = []
     while base.device_s is None and base.before is not None:
         ahead.append(base)
@@ -227,6 +233,7 @@ def offset_to_rank_zero(communicator: Communicator) -> float:
     if len(set(machines)) == 1:
         return 0.0
     offset = 0.0
+    # Rank after rank, as rank 0 answers one at a time: two at once would lengthen each other's round trips.
     for rank in range(1, communicator.world_size):
         if communicator.rank in (0, rank):
             with name_lost_ranks(communicator, _WHAT):

@@ -1,4 +1,7 @@
-"""An observer's moments made into the records and spans of a trace."""
+"""Turn an observer's moments into the records and spans of a trace.
+
+Start with `Records.iteration` (what an iteration took, phase by phase) and `Records.spans` (what people see of it).
+"""
 
 from __future__ import annotations
 
@@ -54,11 +57,15 @@ class Records:
         """
         buckets, exposed = self._buckets(note)
         updates = sum(self._length(pair) for pair in note.updates)
+        # Updates and waits that a schedule makes inside forward or the optimizer's step are taken off those phases and
+        # count as themselves.
         in_forward = updates
         in_forward += sum(self._length(pair) for pair in note.waits or () if self._is_within(pair, note.module))
         in_step = sum(self._length(pair) for pair in note.waits or () if self._is_within(pair, note.optimizer))
         inside = sum(self._length(pair) for pair in note.hooks.values())
         backward = self._length(note.backward) - inside - self._length(note.finish)
+        # Waits inside hooks, or inside the end of backward, have gone with those: each stretch of time is taken off
+        # once.
         backward -= sum(self._length(pair) for pair in self._find_waits(note))
         loss = self._length((note.returned, note.backward[0])) if note.returned and note.backward else 0.0
         return Iteration(
@@ -91,40 +98,40 @@ class Records:
         A phase that waits for messages computes in between: its parts are spans of their own on the computing stream.
         """
         finish = self._convert_moment(note.finish[0]) if note.finish else None
-        found = []
+        spans = []
         for name, pair in ((FORWARD, note.module), (BACKWARD, note.backward), (OPTIMIZER, note.optimizer)):
             if pair is not None:
                 begin, end = self._convert_pair(pair)
-                found.append(self._span(HOST, name, begin, end))
+                spans.append(self._span(HOST, name, begin, end))
                 busy = min(end, finish) if name == BACKWARD and finish is not None else end
                 parts = self._split_phase(begin, busy, note.waits or ())
-                found += [self._span(COMPUTE, name, here, there, kernel=True) for here, there in parts]
+                spans += [self._span(COMPUTE, name, here, there, kernel=True) for here, there in parts]
         waits = [bucket.waited for bucket in note.buckets if bucket.waited is not None]
-        found += [self._span(HOST, BROADCAST, *self._convert_pair(pair)) for pair in (note.buffers,) if pair]
-        found += [self._span(HOST, INPUT, b + self._offset_s, e + self._offset_s) for b, e in note.inputs]
+        spans += [self._span(HOST, BROADCAST, *self._convert_pair(pair)) for pair in (note.buffers,) if pair]
+        spans += [self._span(HOST, INPUT, b + self._offset_s, e + self._offset_s) for b, e in note.inputs]
         for name, pairs in (
             (INPUT, [note.loaded] if note.loaded else []),
             (OPTIMIZER, note.updates),
             (WAIT, waits if note.waits is None else note.waits),
         ):
-            found += [self._span(HOST, name, *self._convert_pair(pair)) for pair in pairs]
+            spans += [self._span(HOST, name, *self._convert_pair(pair)) for pair in pairs]
         for bucket, lane in zip(iteration.buckets, self._lanes_of(iteration.buckets), strict=True):
             args = {"bucket": bucket.index, "size_bytes": bucket.size_bytes, "launched_s": bucket.launched_s}
             stream, end = communication_stream(lane), max(bucket.started_s, bucket.finished_s)
-            found.append(
+            spans.append(
                 self._span(stream, COLLECTIVES[bucket.operation], bucket.started_s, end, kernel=True, args=args)
             )
-        return found
+        return spans
 
     def _split_phase(self, begin: float, end: float, waits: Sequence[Pair]) -> list[tuple[float, float]]:
         """Return the parts of a phase in which it computes: those outside the waits for messages that it holds."""
-        found, at = list[tuple[float, float]](), begin
+        parts, at = list[tuple[float, float]](), begin
         for pair in sorted(waits, key=lambda each: self._convert_moment(each[0])):
             here, there = (min(max(self._convert_moment(moment), begin), end) for moment in pair)
             if here > at:
-                found.append((at, here))
+                parts.append((at, here))
             at = max(at, there)
-        return [*found, (at, end)] if end > at or not found else found
+        return [*parts, (at, end)] if end > at or not parts else parts
 
     def _span(
         self, stream: str, name: str, begin: float, end: float, *, kernel: bool = False, args: Args | None = None
@@ -135,13 +142,14 @@ class Records:
         )
 
     def _input_s(self, note: Note) -> float | None:
-        """Return how long a batch was waited for; None where nobody saw one come."""
+        """Return how long a batch was waited for; None where no batch was seen."""
         if note.loaded is not None:
             return self._length(note.loaded)
         return sum(end - begin for begin, end in note.inputs) if note.inputs else None
 
     def _buckets(self, note: Note) -> tuple[tuple[BucketTimes, ...], float]:
         """Return the buckets, and how long this rank waited for them."""
+        # Backends tell no start. It follows from launches, ends and how many collectives a group keeps in flight.
         waiting = note.finish if note.waits is None else None
         ends = [self._find_finished(bucket, waiting) for bucket in note.buckets]
         launches = [self._host(bucket.launched) for bucket in note.buckets]
@@ -260,6 +268,8 @@ def write_back(begin: float, end: float, finished: Sequence[float], sizes: Seque
     """
     total = max(1, sum(sizes))
     low, high = 0.0, max(0.0, end - begin)
+    # Bisection of the seconds of copying: the more of them, the later the last bucket is written, and it must be at
+    # `end`.
     for _ in range(50):
         copying = (low + high) / 2
         written, _ = _write_back(begin, finished, [copying * size / total for size in sizes])

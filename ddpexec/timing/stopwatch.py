@@ -1,4 +1,4 @@
-"""Times of short pieces of work, on whichever device they run, and what ranks make of them together."""
+"""Times of short pieces of work on any device, combined over ranks; and the other work on their machines meanwhile."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.distributed as dist
 
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.timing.clock import offset_to_rank_zero, settle
 from ddpexec.timing.waiting import spinner, time_between_events
+from ddpsim.common.other_work import OtherWork, ProcessorClock, ProcessorUse, find_other_work
+
+
+def gather_other_work(clock: ProcessorClock, communicator: Communicator) -> OtherWork | None:
+    """Return on every rank the other work since `clock` began, on the busiest machine; None where it is unknown."""
+    uses: list[ProcessorUse | None] = [None] * communicator.world_size
+    dist.all_gather_object(uses, clock.since(), group=communicator.main)
+    return find_other_work(uses)
+
 
 CHILL_BYTES = 48 << 20
 """More than the part of a last-level cache that a core gets."""
@@ -49,7 +59,7 @@ def allreduces_span(communicator: Communicator, *tensors: torch.Tensor) -> Span:
 
 
 def time_on_device(work: Callable[[], object], device: torch.device) -> Callable[[], float]:
-    """Return what tells the seconds that `work`, which never waits, takes a GPU however slowly the host queues it.
+    """Return a function that times `work`, which never waits, on a GPU, however slowly the host queues it.
 
     The GPU spins until all of it is queued; how long that takes is measured here.
     """

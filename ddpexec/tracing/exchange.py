@@ -1,12 +1,11 @@
-"""What ranks tell each other of a trace, on a thread and through the process group's store: never by a collective.
+"""What ranks exchange about a trace, on a thread and through the process group's store: never by a collective.
 
-A store that hangs, a rank that is gone or one that is not traced at all holds up nothing but this thread, which ends
-with its process.
+Start with `Exchange`, one thread a rank. A store that hangs, a rank that is gone or one that is not traced at all holds
+up nothing but this thread, which ends with its process.
 
-One rank's clock, told to ranks on other machines of its group: a server on the group's interface that wants a token.
-
-The server listens on one address alone, that of the interface by which the group's ranks reach each other, and answers
-those alone who begin with the token that it was given: ranks have it from the group's store.
+`serve_clock` and `offset_to` align the clocks of ranks on different machines. The server listens on one address alone,
+that of the interface by which the group's ranks reach each other, and answers only callers that begin with a token,
+which ranks read from the group's store.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ddpexec.groups.notes import connection
-from ddpexec.groups.whereabouts import find_place
+from ddpexec.groups.notes import connection, find_place
 
 PINGS = 15
 """Messages there and back, of which the quickest tells the offset of two clocks; as `ddpexec.timing.clock` has it."""
@@ -45,7 +43,7 @@ _ANY_PORT = 9
 
 
 def make_token() -> str:
-    """Return a token that nobody can guess."""
+    """Return an unguessable token."""
     return secrets.token_hex(_TOKEN // 2)
 
 
@@ -88,6 +86,7 @@ def serve_clock(address: str, token: str) -> tuple[int, Callable[[], None]]:
 
     def accept() -> None:
         with listener, contextlib.suppress(OSError):
+            # A thread a caller: one that never answers must not keep the next one out.
             while True:
                 caller, _ = listener.accept()
                 threading.Thread(target=answer, args=(caller,), daemon=True).start()
@@ -149,8 +148,8 @@ def _interface_address(name: str) -> str | None:
     import fcntl
 
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        found = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", name[:15].encode()))
-        return socket.inet_ntoa(found[20:24])
+        answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", name[:15].encode()))
+        return socket.inet_ntoa(answer[20:24])
     return None
 
 
@@ -169,8 +168,8 @@ _ROOT = "ddpexec/trace"
 _followed = set[str]()
 """Names of the traces that this process has taken part in: of two loops, the first may still be the one of rank 0."""
 
-Words = Mapping[str, Any]
-Heard = Callable[[int, Words, Mapping[int, Words]], None]
+Document = Mapping[str, Any]
+Listener = Callable[[int, Document, Mapping[int, Document]], None]
 """Called on the thread with an interval, this rank's words of it and, on rank 0, those of the others that came."""
 
 
@@ -182,14 +181,14 @@ class Exchange:
 
     Args:
         rank, world_size: in the default process group; one rank alone tells nobody.
-        heard: see `Heard`.
+        heard: see `Listener`.
     """
 
-    def __init__(self, rank: int, world_size: int, heard: Heard) -> None:
-        self._rank, self._world, self._heard = rank, world_size, heard
+    def __init__(self, rank: int, world_size: int, listener: Listener) -> None:
+        self._rank, self._world, self._heard = rank, world_size, listener
         self._name: str | None = None
         self._stop_clock: Callable[[], None] = lambda: None
-        self._queue: queue.Queue[tuple[int, Words] | None] = queue.Queue(_QUEUED)
+        self._queue: queue.Queue[tuple[int, Document] | None] = queue.Queue(_QUEUED)
         self._aligned = threading.Event()
         self._leaving = False
         self.offset_s: float | None = None
@@ -202,8 +201,8 @@ class Exchange:
         self._aligned.wait(ALIGN_S)
         return self.offset_s
 
-    def tell(self, interval: int, words: Words) -> None:
-        """Have `words` of an interval told; returns at once."""
+    def tell(self, interval: int, words: Document) -> None:
+        """Queue this rank's document of an interval for rank 0; returns at once."""
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait((interval, words))
 
@@ -221,31 +220,33 @@ class Exchange:
         with contextlib.suppress(*_ERRORS):
             store = connection() if self._world > 1 and dist.is_initialized() else None
             self._align(store)
+        # Set whatever went wrong above: `align` waits for it, in the training's own thread.
         self._aligned.set()
-        while (told := self._queue.get()) is not None:
-            others: dict[int, Words] = {}
+        while (interval_words := self._queue.get()) is not None:
+            others: dict[int, Document] = {}
             if store is not None:
                 try:
-                    self._say(store, *told)
-                    others = self._hear(store, told[0]) if self._rank == 0 else {}
+                    self._say(store, *interval_words)
+                    others = self._hear(store, interval_words[0]) if self._rank == 0 else {}
                 except _ERRORS:
                     store = None  # its keeper is gone: the lines of this rank go on
             with contextlib.suppress(*_ERRORS):
-                self._heard(*told, others)
+                self._heard(*interval_words, others)
         self._stop_clock()
         if self._rank == 0 and store is not None:
             with contextlib.suppress(*_ERRORS):
                 self._take_back(store)
 
-    def _say(self, store: Any, interval: int, words: Words) -> None:
+    def _say(self, store: Any, interval: int, words: Document) -> None:
         if self._name is None and self._follow(store) is None:
             return
         store.set(self._key(interval, self._rank), json.dumps(words))
         with contextlib.suppress(*_ERRORS):
+            # The interval before may still be read by rank 0, the one before that no longer.
             store.delete_key(self._key(interval - 2, self._rank))
 
-    def _hear(self, store: Any, interval: int) -> dict[int, Words]:
-        others: dict[int, Words] = {}
+    def _hear(self, store: Any, interval: int) -> dict[int, Document]:
+        others: dict[int, Document] = {}
         begin = time.monotonic()
         # Who missed an interval is not waited for in the next, but heard where it has spoken.
         while True:
@@ -268,25 +269,26 @@ class Exchange:
         until = time.monotonic() + ALIGN_S
         if (mine := find_own_address()) is not None:
             store.set(f"{_ROOT}/caller", mine)
-        while (told := self._follow(store)) is None:
+        while (clock := self._follow(store)) is None:
             if time.monotonic() > until:
                 return
             time.sleep(_POLL_S)
-        if told["machine"] == find_place()[0]:
+        if clock["machine"] == find_place()[0]:
             self.offset_s = 0.0
-        elif told["port"] is not None:
-            self.offset_s = offset_to(told["address"], told["port"], told["token"])
+        elif clock["port"] is not None:
+            self.offset_s = offset_to(clock["address"], clock["port"], clock["token"])
 
     def _follow(self, store: Any) -> dict[str, Any] | None:
         """Take part in what rank 0 traces, and return where its clock is; None where that has not begun."""
         if not store.check([f"{_ROOT}/clock"]):
             return None
-        told: dict[str, Any] = json.loads(store.get(f"{_ROOT}/clock"))
-        if told["name"] in _followed:
+        clock: dict[str, Any] = json.loads(store.get(f"{_ROOT}/clock"))
+        # Left by a loop that this process traced before: rank 0 has not begun the present one.
+        if clock["name"] in _followed:
             return None
-        _followed.add(told["name"])
-        self._name = told["name"]
-        return told
+        _followed.add(clock["name"])
+        self._name = clock["name"]
+        return clock
 
     def _answer(self, store: Any) -> None:
         """Answer whoever asks for this rank's clock, on a thread of its own; none asks where all share a machine."""

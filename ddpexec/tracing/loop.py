@@ -61,7 +61,7 @@ class LoopStamps:
             note.optimizer = self._began if note.optimizer is None else note.optimizer[0], self._observer.now()
 
     def on_input(self, begin_s: float, end_s: float) -> None:
-        """A DataLoader was asked for a batch at `begin_s` and had it at `end_s`, on `time.perf_counter`."""
+        """A batch was requested of a DataLoader at `begin_s` and there at `end_s`, on `time.perf_counter`."""
 
 
 Find = Callable[[nn.Module, tuple[Any, ...]], "tuple[nn.Module, LoopStamps] | None"]
@@ -87,6 +87,8 @@ class LoopHooks:
 
     def install(self) -> None:
         """Put the hooks in place."""
+        # torch has global hooks for modules and optimizers, but none for `backward` and the loader's `__next__`: those
+        # two functions are replaced, and put back by `remove`.
         self._find = register_module_forward_pre_hook(self._see_first_forward)
         self._undo.append(self._find.remove)
         self._undo.append(register_optimizer_step_pre_hook(self._step_begins).remove)
@@ -112,12 +114,14 @@ class LoopHooks:
     def _see_first_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if not self._counts(module) or not any(each.requires_grad for each in module.parameters()):
             return
+        # A global hook costs every module's call: it goes as soon as the trained module is known.
         self._find.remove()
-        if (found := self._find_watched(module, inputs)) is None:
+        if (subject := self._find_watched(module, inputs)) is None:
             return
-        watched, self._listener = found
+        watched, self._listener = subject
         self._undo.append(watched.register_forward_pre_hook(self._forward_begins, prepend=True).remove)
         self._undo.append(watched.register_forward_hook(self._forward_ended).remove)
+        # This very forward has begun: the hook that was just registered comes too late for it.
         if watched is module:
             self._forward_begins(module, inputs)
 
@@ -138,6 +142,7 @@ class LoopHooks:
             self._tell("on_forward_end")
 
     def _run_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # A backward inside a backward, as of a checkpoint, is a part of it.
         if self._backward:
             return original(*args, **kwargs)
         self._backward = True
@@ -151,6 +156,7 @@ class LoopHooks:
 
     @disable_compile
     def _step_begins(self, *_: Any) -> None:
+        # An optimizer may be stepped inside backward, bucket by bucket; that time is backward's.
         if not self._backward:
             self._tell("on_optimizer")
 
@@ -164,6 +170,6 @@ class LoopHooks:
         self._tell("on_input", begin, time.perf_counter())
         return batch
 
-    def _tell(self, what: str, *told: Any) -> None:
+    def _tell(self, what: str, *arguments: Any) -> None:
         if self._listener is not None:
-            getattr(self._listener, what)(*told)
+            getattr(self._listener, what)(*arguments)

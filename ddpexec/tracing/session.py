@@ -1,8 +1,8 @@
-"""What is traced of one loop once its module is known: its steps' records, its files, and what other ranks are told.
+"""One traced loop, once its module is known: which steps are stamped, the records of those, and the files they go to.
 
-Iterations of a loop stamped into an observer's notes, and steps counted, as a loop's hooks tell of them.
-
-Files of a trace that goes on: the newest stamped steps in the folder itself, earlier ones in folders beside them.
+Start with `Session`, which joins the parts: `TraceSettings` says how often a step is stamped, `BufferedIterations`
+turns the loop's hooks into an observer's notes, `Rotation` writes the newest stamped steps into the folder itself and
+earlier ones into folders beside it, and `tracing.exchange` carries the summary of each interval to the other ranks.
 """
 
 from __future__ import annotations
@@ -15,27 +15,58 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import backend_for
 from ddpexec.running.provenance import describe_training, utc
 from ddpexec.timing.clock import clock_of, drain
 from ddpexec.timing.observe import Note, Observer
 from ddpexec.timing.records import Records
-from ddpexec.tracing.exchange import Exchange, Words
+from ddpexec.tracing.exchange import Document, Exchange
 from ddpexec.tracing.loop import LoopStamps
-from ddpexec.tracing.settings import TraceSettings
-from ddpexec.tracing.subjects import subject_of
+from ddpexec.tracing.subjects import TracedModule, subject_of
 from ddpexec.tracing.summary import Watcher, describe_interval
-from ddpexec.tracing.traced import TracedModule
 from ddpsim.common.files import remove
 from ddpsim.trace.json import discard_trace, write_rank, write_run
 from ddpsim.trace.records import Iteration, Span, Trace
+
+_REMEDY = 'give a whole number, e.g. `with ddpexec.trace("out", every=1):`'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSettings:
+    """Settings of a trace, all counted in steps: a step ends with the optimizer's, however many backwards it has.
+
+    Attributes:
+        every: each how-manieth step is stamped; of the others the start alone. 1 for a loop of few steps.
+        warm_up: steps at the beginning that are not stamped, as buckets are rebuilt in them.
+        steps_per_file: stamped steps in one file of a rank.
+        files: how many files of a rank are kept, the one in the making included; older ones are removed.
+        interval: steps that one line of the summary tells of.
+    """
+
+    every: int = 20
+    warm_up: int = 3
+    steps_per_file: int = 50
+    files: int = 4
+    interval: int = 100
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, least = getattr(self, each.name), 0 if each.name == "warm_up" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                what = f"`{each.name}={value!r}` is not a number of {each.name if each.name == 'files' else 'steps'}"
+                raise OptionError(f"{what} from {least} on", place="ddpexec.trace", remedy=_REMEDY)
+
+    def is_stamped(self, step: int) -> bool:
+        """Return whether the step of that number, from 0 on, is stamped."""
+        return step >= self.warm_up and (step - self.warm_up) % self.every == 0
 
 
 @dataclass(slots=True)
@@ -69,10 +100,10 @@ class Iterations(LoopStamps):
     """
 
     def __init__(
-        self, subject: TracedModule, observer: Observer, settings: TraceSettings, told: Callable[[bool], None]
+        self, subject: TracedModule, observer: Observer, settings: TraceSettings, on_step: Callable[[bool], None]
     ) -> None:
         super().__init__(observer)
-        self._subject, self._settings, self._told = subject, settings, told
+        self._subject, self._settings, self._on_step = subject, settings, on_step
         self.closed: list[Note] = observer.notes
         self.step, self.index = -1, -1
         self.step_s = 0.0
@@ -83,7 +114,7 @@ class Iterations(LoopStamps):
 
     def on_forward(self) -> None:
         """Forward begins."""
-        self._told(self._begin())
+        self._on_step(self._begin())
 
     def _begin(self) -> bool:
         """Begin an iteration where one is over; return whether it is the first of a step."""
@@ -210,18 +241,18 @@ class Rotation:
         self._name_own_file(self._folder).rename(self._name_own_file(target))
         if self._rank == 0:
             shutil.copyfile(self._folder / "run.json", target / "run.json")
-        kept = self._files - 1
+        folders = self._files - 1
         earlier = self._list_earlier()
-        for old in earlier[: max(0, len(earlier) - kept)]:
+        for old in earlier[: max(0, len(earlier) - folders)]:
             self._remove(old)
 
     def _list_earlier(self) -> list[Path]:
         """Return the folders of earlier files of this rank, oldest first."""
         if not self._folder.is_dir():
             return []
-        found = [each for each in self._folder.iterdir() if re.fullmatch(r"steps-\d{8,}", each.name)]
+        folders = [each for each in self._folder.iterdir() if re.fullmatch(r"steps-\d{8,}", each.name)]
         return sorted(
-            (each for each in found if self._name_own_file(each).exists()), key=lambda each: int(each.name[6:])
+            (each for each in folders if self._name_own_file(each).exists()), key=lambda each: int(each.name[6:])
         )
 
     def _remove(self, earlier: Path) -> None:
@@ -312,13 +343,13 @@ class Session:
         """Tell of the interval that ends before the iteration `index`, the first of `step`."""
         number, first = self._first_step // self._settings.interval, self._first_step
         mine = [it for it in self._in_interval if it.index < index]
-        told = describe_interval(number, first, max(1, step - first), self._step_s[: step - first], mine)
-        self.exchange.tell(number, {**told, "time": utc(time.time())})
+        summary = describe_interval(number, first, max(1, step - first), self._step_s[: step - first], mine)
+        self.exchange.tell(number, {**summary, "time": utc(time.time())})
         self._first_step, self._due = step, None
         del self._step_s[: step - first]
         del self._in_interval[: len(mine)]
 
-    def _write_line(self, interval: int, words: Words, others: Mapping[int, Words]) -> None:
+    def _write_line(self, interval: int, words: Document, others: Mapping[int, Document]) -> None:
         """Write the line of an interval; on the exchange's thread."""
         line: dict[str, object] = {**words, "rank": self.rank}
         if self.rank == 0 and self.world_size > 1:

@@ -1,12 +1,8 @@
-"""What is traced: stock DDP, ours, a module under torch's `fully_shard`, or one that is trained alone.
+"""What is traced: torch's DDP, ours, a module under torch's `fully_shard`, or a module that no wrapper reduces.
 
-Each subject puts its stamps in place for a step that is to be stamped, and takes them away for one that is not.
-
-A module under torch's `fully_shard`, its collectives stamped by wrappers around those that it uses.
-
-Nothing of torch's order, groups or memory changes: what a unit gathered and reduced with is called, and put back.
-
-A module that no wrapper reduces: its phases and gradients alone are stamped.
+Each subject (`TracedModule`) puts its stamps in place for a step that is to be stamped and takes them away for one that
+is not. `fully_shard`'s collectives are stamped by wrappers around those it calls; its order, groups and memory stay as
+they are, and the wrapped functions are put back.
 """
 
 from __future__ import annotations
@@ -18,14 +14,59 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from ddpexec.ddp.fully_sharded import CollectiveWatch, WatchedCollective, WatchedReplicas, make_stamp_hook
-from ddpexec.ddp.parameters import collect
+from ddpexec.ddp.parameters import ModelParameters, collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.running.stock import StockWatch, buckets_of, reducer_order
 from ddpexec.timing.observe import Note, Observer
-from ddpexec.tracing.traced import TracedModule
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.common.operation import Operation
+
+
+class TracedModule:
+    """A module whose steps are traced; the defaults are those of a wrapper with hooks of its own.
+
+    Args:
+        module: whose forward begins an iteration.
+        model: its parameters, in registration order.
+        observer: takes the moments.
+
+    Attributes:
+        implementation: as `run.json` tells it: `torch`, `ddpexec`, `fsdp2` or `none`.
+        scheme: what carries gradients, by the name of a schedule.
+    """
+
+    implementation, scheme = "none", "ddp"
+
+    def __init__(self, module: Any, model: ModelParameters, observer: Observer) -> None:
+        self.module, self.model, self._observer = module, model, observer
+
+    def attach(self) -> None:
+        """Put the stamps in place, where they are not."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """Take the stamps away; the module is as it was."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """A forward of a stamped iteration begins, which the observer has opened."""
+
+    def is_synced(self) -> bool:
+        """Return whether the forward that begins will have its gradients reduced."""
+        return bool(self.module.require_backward_grad_sync)
+
+    def name_buckets(self, note: Note) -> None:
+        """Write down which parameters the buckets of a closed iteration hold, where that is not known yet."""
+
+    def plan(self) -> BucketPlan | None:
+        """Return the buckets in force; None where there are none."""
+        return None
+
+    def options(self) -> dict[str, object]:
+        """Return the job's options, by name, as far as the module shows them."""
+        names = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers")
+        return {name: bool(getattr(self.module, name)) for name in names if hasattr(self.module, name)}
 
 
 class ShardedSubject(TracedModule):
@@ -37,10 +78,10 @@ class ShardedSubject(TracedModule):
         super().__init__(module, collect(module), observer)
         tensors = (*self.model.tensors, *self.model.frozen_tensors)
         place = {parameter: index for index, parameter in enumerate(tensors)}
-        found = [each for each in module.modules() if isinstance(each, FSDPModule)]
+        sharded = [each for each in module.modules() if isinstance(each, FSDPModule)]
         self._units = [
             (group, tuple(place[each.sharded_param] for each in group.fsdp_params if each.sharded_param in place))
-            for each in found
+            for each in sharded
             for group in each._get_fsdp_state()._fsdp_param_groups
         ]
         self._parameters = {
@@ -68,8 +109,8 @@ class ShardedSubject(TracedModule):
                     self._put(
                         group.mesh_info, "replicate_process_group", WatchedReplicas(replicas, self._watch, reduced)
                     )
-        made = [(index, getattr(each, "_unsharded_param", None)) for index, each in self._parameters.items()]
-        self._stamps.attach([(index, tensor) for index, tensor in made if tensor is not None])
+        unsharded = [(index, getattr(each, "_unsharded_param", None)) for index, each in self._parameters.items()]
+        self._stamps.attach([(index, tensor) for index, tensor in unsharded if tensor is not None])
 
     def detach(self) -> None:
         """Put back what the units gathered and reduced with, and take the hooks away."""
@@ -204,7 +245,7 @@ class StockSubject(TracedModule):
 
 
 class OwnSubject(TracedModule):
-    """A wrapper of ours, whose reducer tells an observer by itself, and has named the buckets."""
+    """Our own wrapper, whose executor calls an observer by itself, buckets named."""
 
     implementation = "ddpexec"
 
@@ -219,7 +260,7 @@ class OwnSubject(TracedModule):
             self.module.observe(self._observer)
 
     def detach(self) -> None:
-        """Let the reducer tell whom it told before."""
+        """Give the wrapper back the observer that it had."""
         if self.module.observer is not self._before:
             self.module.observe(self._before)
 
@@ -231,7 +272,7 @@ class OwnSubject(TracedModule):
 
 def list_rebuilt_buckets(ddp: nn.parallel.DistributedDataParallel) -> list[tuple[int, ...]]:
     """Return the buckets as torch's log has them once they are rebuilt; nothing before."""
-    told = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")  # type: ignore[no-untyped-call]
+    text = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")  # type: ignore[no-untyped-call]
     order = reducer_order(ddp)
-    groups = [[int(index) for index in group.split()] for group in str(told).split(",") if group.strip()]
+    groups = [[int(index) for index in group.split()] for group in str(text).split(",") if group.strip()]
     return [tuple(group if order is None else (order[index] for index in group)) for group in groups]

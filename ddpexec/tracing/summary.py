@@ -26,7 +26,7 @@ PHASES = ("forward_s", "backward_compute_s", "optimizer_s", "input_s")
 def describe_interval(
     number: int, first_step: int, steps: int, step_s: Sequence[float], iterations: Sequence[Iteration]
 ) -> dict[str, Any]:
-    """Return what one rank tells of an interval; keys of what was not stamped are None.
+    """Return one rank's document of an interval; values of phases that were not stamped are None.
 
     Args:
         number: from 0 on.
@@ -34,7 +34,7 @@ def describe_interval(
         step_s: seconds of each step, on the host's clock.
         iterations: those that were stamped.
     """
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "interval": number,
         "first_step": first_step,
         "steps": steps,
@@ -43,16 +43,16 @@ def describe_interval(
         "step_p90_s": quantile(step_s, 0.9) if step_s else None,
     }
     for phase in (*PHASES, "exposed_comm_s"):
-        told[phase] = _median([getattr(it, phase) or 0.0 for it in iterations])
+        summary[phase] = _median([getattr(it, phase) or 0.0 for it in iterations])
     own = [it.iteration_s - it.exposed_comm_s for it in iterations if it.synced]
-    told["own_s"] = _median(own)
-    told["own_error_s"] = (quantile(own, 0.75) - quantile(own, 0.25)) / sqrt(len(own)) if own else None
-    told["overlap_ratio"] = _median([r for it in iterations if (r := overlap(it)) is not None])
-    return told
+    summary["own_s"] = _median(own)
+    summary["own_error_s"] = (quantile(own, 0.75) - quantile(own, 0.25)) / sqrt(len(own)) if own else None
+    summary["overlap_ratio"] = _median([r for it in iterations if (r := overlap(it)) is not None])
+    return summary
 
 
 def overlap(iteration: Iteration) -> float | None:
-    """Return the share of communication that nobody waited for; None where there was none."""
+    """Return the share of communication time that no rank waited for; None without communication."""
     seconds = length(union((bucket.started_s, bucket.finished_s) for bucket in iteration.buckets))
     return max(0.0, 1 - iteration.exposed_comm_s / seconds) if seconds > 0 else None
 
@@ -72,21 +72,21 @@ class Watcher:
             others: by rank, where they were heard.
             rank: this one.
         """
-        said: list[str] = []
+        lines: list[str] = []
         step, hidden = words["step_s"], words["overlap_ratio"]
         if step is not None:
             first = self._first.setdefault("step_s", step)
             text = f"the step grew {step / first - 1:.1%}: {step * 1e3:.4g} ms, at first {first * 1e3:.4g} ms"
-            said += self._note_turn("step", step > GREW * first, text, "the step is as it was at first")
+            lines += self._note_turn("step", step > GREW * first, text, "the step is as it was at first")
         if hidden is not None:
             first = self._first.setdefault("overlap_ratio", hidden)
             text = f"overlap fell to {hidden:.0%} of communication, at first {first:.0%}"
-            said += self._note_turn("overlap", hidden < first - FELL, text, "overlap is as it was at first")
+            lines += self._note_turn("overlap", hidden < first - FELL, text, "overlap is as it was at first")
         everybody = {rank: words, **others}
         late = find_late_ranks(everybody)
         for each in sorted(everybody) if others else ():
-            said += self._note_turn(f"rank {each}", each in late, late.get(each, ""), f"rank {each} is late no more")
-        return said
+            lines += self._note_turn(f"rank {each}", each in late, late.get(each, ""), f"rank {each} is late no more")
+        return lines
 
     def _note_turn(self, name: str, on: bool, text: str, over: str) -> list[str]:
         if on == (name in self._on):

@@ -27,8 +27,7 @@ from torch import nn
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
 from ddpexec.tracing.loop import LoopHooks, LoopStamps
-from ddpexec.tracing.session import Session
-from ddpexec.tracing.settings import TraceSettings
+from ddpexec.tracing.session import Session, TraceSettings
 from ddpsim.common.files import check_writable_folder
 
 _tracing: list[Path] = []

@@ -11,13 +11,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from ddpexec.tuning.blocks import Measured
-from ddpexec.tuning.choosing import neighbours
+from ddpexec.tuning.control_channel import ControlChannel
 from ddpexec.tuning.plan import TrialPlan, call_of
-from ddpexec.tuning.racing import BLOCK, PRESENT, Race
-from ddpexec.tuning.ranking import Candidate, CapRanking
+from ddpexec.tuning.racing import BLOCK, PRESENT, Measured, Race
+from ddpexec.tuning.ranking import Candidate, CapRanking, neighbours
 from ddpexec.tuning.switching import MADE, PlanSwitch
-from ddpexec.tuning.words import Words
 from ddpsim.common.other_work import OtherWork
 from ddpsim.explaining.tuned import Tried, Tuning, TuningRound, write_tuning
 
@@ -47,7 +45,7 @@ class Trials:
 
     def __init__(
         self,
-        group: Words,
+        group: ControlChannel,
         switch: PlanSwitch,
         present: TrialPlan,
         candidates: Sequence[Candidate],
@@ -63,6 +61,8 @@ class Trials:
         """Try all, within so many steps as are `left`; return the number of the plan that stays, which is in force."""
         while (turn := self._group.follow(self._turn(left()))) is not None:
             number, steps, running, added = turn
+            # Rank 0's turn names the plan, how long it runs, which others are still in the race, and a plan that joins:
+            # every rank makes the same reducers in the same order, as their construction may be a collective.
             if added is not None:
                 self._add(added)
             for other, plan in enumerate(self.plans):
@@ -71,9 +71,9 @@ class Trials:
             yield from run_steps(self._switch.use(self.plans[number]), taken)
             block = yield from run_steps(steps, taken)
             self.own_steps[number] += block
-            heard = self._group.gather(block)
-            if heard:
-                self.race.take(number, [fmean(each) for each in zip(*heard, strict=True)])
+            blocks = self._group.gather(block)
+            if blocks:
+                self.race.take(number, [fmean(each) for each in zip(*blocks, strict=True)])
         stays: int = self._group.follow(self.race.choose_plan() if self._group.leads else PRESENT)
         self._switch.use(self.plans[stays])
         return stays
@@ -91,7 +91,7 @@ class Trials:
         return *turn, [PRESENT, *self.race.running], added
 
     def _neighbour(self) -> Candidate | None:
-        """Return the next plan beside the one that has won; None where none has, or none is left."""
+        """Return a neighbour of the winning plan to try next; None without a winner or an untried neighbour."""
         stays = self.race.choose_plan()
         if stays == PRESENT or self._ranking is None:
             return None
@@ -106,7 +106,7 @@ class Trials:
 
 @dataclass(slots=True)
 class RoundDecision:
-    """One round of tuning, from its first step to what was kept.
+    """One round of tuning, from its first step to the plan that stays.
 
     Attributes:
         first_step, steps: of the round, counted from the tuner's first.
@@ -167,8 +167,8 @@ class RoundDecision:
 
     def notes(self) -> list[str]:
         """Return what to know of how it was measured: that the machine was busy."""
-        told = [] if self.other_work is None else self.other_work.notes()
-        return [f"ddpexec.tuned: note: {line}" for line in told]
+        lines = [] if self.other_work is None else self.other_work.notes()
+        return [f"ddpexec.tuned: note: {line}" for line in lines]
 
     def describe(self) -> TuningRound:
         """Return it as the page has it."""

@@ -1,6 +1,7 @@
-"""Some steps of one rank stamped, and made into plain numbers; between them the loop runs as it is.
+"""Stamp some steps of one rank and reduce them to plain numbers; between them the training loop runs without stamps.
 
-When forward uses parameters of a module under a schedule, as a tuner stamps it.
+Start with `Watch`, which the tuner begins and ends. `ForwardUseStamps` notes when forward uses the parameters of a
+module under a schedule.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ from ddpexec.timing.clock import Clock, Moment, clock_of, drain
 from ddpexec.timing.observe import Note, Observer, Pair
 from ddpexec.timing.records import Records
 from ddpexec.tracing.loop import LoopHooks, LoopStamps
-from ddpexec.tracing.subjects import subject_of
-from ddpexec.tracing.traced import TracedModule
-from ddpexec.tuning.observed import ObservedJob, RankSteps, Seconds, Sent
+from ddpexec.tracing.subjects import TracedModule, subject_of
+from ddpexec.tuning.observation import ObservedJob, RankSteps, Seconds, Sent
 from ddpexec.tuning.rewrapping import Wrapped, device_name, is_scheduled
 from ddpsim.schedules.schemes import SAME_SUMS
 
@@ -62,12 +62,12 @@ class ForwardUseStamps:
 
     def rows(self, notes: Sequence[Note], at: Callable[[Moment], float]) -> Seconds:
         """Return the seconds from the module's start until each use, a row a note; NaN where there is none."""
-        found = np.full((len(notes), self._count), np.nan)
-        for row, note in zip(found, notes, strict=True):
+        uses = np.full((len(notes), self._count), np.nan)
+        for row, note in zip(uses, notes, strict=True):
             start_s = at(note.module[0] if note.module is not None else note.start)
             for index, moment in self._uses[id(note)].items():
                 row[index] = max(0.0, at(moment) - start_s)
-        return found
+        return uses
 
     def _announce(self, indices: Sequence[int]) -> bool:
         if self._points is not None and indices:
@@ -181,24 +181,24 @@ class Watch(LoopStamps):
 
 
 class _Stamps:
-    """Notes made into numbers: hooks of DDP are taken out of backward, and told by themselves."""
+    """Turns notes into numbers: DDP's hooks are taken out of backward and listed by themselves."""
 
     def __init__(self, clock: Clock, sizes: Sequence[int], backend: str) -> None:
         self._clock, self._sizes, self._records = clock, sizes, Records(0, clock, backend)
 
     def steps(self, notes: Sequence[Note]) -> RankSteps:
         """Return the steps."""
-        told = [self._gradients(note) for note in notes]
+        gradients = [self._gradients(note) for note in notes]
         plain, launching = self._hook_lengths(notes)
         return RankSteps(
             forward_s=self._forward(notes, self._host),
             forward_device_s=self._forward(notes, self._device),
-            backward_s=np.array([each[2] for each in told]),
-            backward_device_s=np.array([each[3] for each in told]),
+            backward_s=np.array([each[2] for each in gradients]),
+            backward_device_s=np.array([each[3] for each in gradients]),
             optimizer_s=np.array([_length(note.optimizer, self._host) for note in notes]),
             optimizer_device_s=np.array([_length(note.optimizer, self._device) for note in notes]),
-            hook_s=np.stack([each[0] for each in told]),
-            ready_s=np.stack([each[1] for each in told]),
+            hook_s=np.stack([each[0] for each in gradients]),
+            ready_s=np.stack([each[1] for each in gradients]),
             plain_hook_s=plain,
             launching_hook_s=launching,
             sent=[
@@ -209,13 +209,13 @@ class _Stamps:
 
     def _forward(self, notes: Sequence[Note], at: Any) -> Seconds:
         """Return forward of the module, and what lies between it and backward: the loss."""
-        found = []
+        uses = []
         for note in notes:
             loss = 0.0
             if note.returned is not None and note.backward is not None:
                 loss = at(note.backward[0]) - at(note.returned)
-            found.append(_length(note.module, at) + max(0.0, loss))
-        return np.array(found)
+            uses.append(_length(note.module, at) + max(0.0, loss))
+        return np.array(uses)
 
     def _gradients(self, note: Note) -> tuple[Seconds, Seconds, float, float]:
         """Return when each gradient was there, on host and device, and both ends of backward's computation."""

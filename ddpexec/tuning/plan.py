@@ -50,8 +50,8 @@ def call_of(caps: BucketCaps, scheme: str | None = None) -> str:
     >>> call_of(BucketCaps(bucket_cap_mb=5), "dear")
     'ScheduledDataParallel(model, "dear", make_optimizer, caps=BucketCaps(bucket_cap_mb=5), learn=3)'
     """
-    given = ", ".join(f"{name}={value}" for name, value in caps.torch_arguments().items())
+    arguments = ", ".join(f"{name}={value}" for name, value in caps.torch_arguments().items())
     if scheme is None:
-        return f"DistributedDataParallel(model{', ' if given else ''}{given})"
-    caps_given = f", caps=BucketCaps({given})" if given else ""
+        return f"DistributedDataParallel(model{', ' if arguments else ''}{arguments})"
+    caps_given = f", caps=BucketCaps({arguments})" if arguments else ""
     return f'ScheduledDataParallel(model, "{scheme}", make_optimizer{caps_given}, learn=3)'

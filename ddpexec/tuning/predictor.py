@@ -12,8 +12,8 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
-from ddpexec.groups.torchrun import module_environment
-from ddpexec.groups.within import in_thread
+from ddpexec.groups.environment import module_environment
+from ddpexec.groups.threads import in_thread
 
 _NICENESS = 5
 """As `nice` counts it: beside a busy training the process gets a third of a share. By hand: at 19, where the training
@@ -38,7 +38,7 @@ class PredictingProcess:
         self._answer: Future[object] | None = None
 
     def ask(self, observed: object) -> None:
-        """Have `rank_caps` asked of what was observed; `answer` has it later."""
+        """Send the observation to the process, which runs `rank_caps`; `answer` returns its result later."""
         self._answer = in_thread(partial(self._wait, pickle.dumps(observed)))
 
     def answer(self) -> object | None:

@@ -1,16 +1,20 @@
-"""Predict every bucket cap, and scheme, of an observed step; rank them by what they would save. No torch is needed."""
+"""Predict each bucket cap and each scheme of an observed step, rank them by gain, and choose which to try. No torch.
+
+Start with `rank_caps`: it makes a workload, a machine and a calibration from what ranks observed, and predicts plans
+with them. `choose` takes the plans worth a trial from the ranking, `neighbours` those next to a plan that won.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddpexec.tuning.observed import Observed, ObservedJob, RankSteps, Seconds
+from ddpexec.tuning.observation import Observed, ObservedJob, RankSteps, Seconds
 from ddpexec.tuning.plan import DDP, Groups, TrialPlan
 from ddpexec.tuning.wires import Wire, wire_of
 from ddpsim.bucketing import BucketCaps
@@ -21,7 +25,7 @@ from ddpsim.common.units import MIB
 from ddpsim.explaining.machine import TracedMachine, machine_of
 from ddpsim.explaining.predicted import with_costs
 from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
-from ddpsim.planning.worth import is_list_worth_it
+from ddpsim.planning.worth import is_list_worth_it, may_gain
 from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import gain_band, with_band
 from ddpsim.prediction.prediction import Prediction
@@ -33,6 +37,43 @@ from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.topology.processes import lab_topology
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.profile import ForwardUse
+
+TRIED = 4
+"""Plans that are tried beside the present one, before neighbours of one that wins."""
+NEAR = 0.04
+"""Share of the step by which a neighbour may be predicted slower than the best and be tried: predictions of single caps
+are off by that much from each other (`python -m studies.tuning`)."""
+
+
+def choose(ranking: CapRanking, present: TrialPlan) -> list[Candidate]:
+    """Return the plans worth a trial, the best predicted first: those whose band reaches a gain of 1 %.
+
+    Tried are the best two, and by DDP the best with more buckets than the present plan and with fewer: what a
+    prediction has wrong of latency or of bandwidth moves all caps of one side.
+    """
+    others = [each for each in ranking.candidates if each.plan.key != present.key]
+    by_ddp = [each for each in others if each.plan.scheme == DDP]
+    smaller = [each for each in by_ddp if len(each.groups) > len(present.groups)]
+    larger = [each for each in by_ddp if len(each.groups) < len(present.groups)]
+    picked = (*others[:2], *smaller[:1], *larger[:1])
+    worth = {each.plan.key: each for each in picked if may_gain(each.gain_high or 0.0)}
+    return sorted(worth.values(), key=lambda each: -each.gain)[:TRIED]
+
+
+def neighbours(ranking: CapRanking, winner: Candidate, tried: Collection[tuple[str, Groups]]) -> list[Candidate]:
+    """Return the plans next to one that has won, of its scheme with more buckets and with fewer, that were not tried.
+
+    Args:
+        tried: the keys of those that were.
+    """
+    best, scheme = max(each.gain for each in ranking.candidates), winner.plan.scheme
+    near = [each for each in ranking.candidates if each.gain >= best - NEAR and each.plan.scheme == scheme]
+    count = len(winner.groups)
+    more = sorted((each for each in near if len(each.groups) > count), key=lambda each: len(each.groups))
+    fewer = sorted((each for each in near if len(each.groups) < count), key=lambda each: -len(each.groups))
+    untried = [each for each in (*more[:1], *fewer[:1]) if each.plan.key not in tried]
+    return sorted(untried, key=lambda each: -each.gain)
+
 
 CAPS_OFF = 0.02
 """Share of a step within which nine of ten predicted differences between a plan near the best and the default come out,
@@ -122,28 +163,32 @@ def rank_caps(observed: Observed) -> CapRanking:
     answers = Answers()
 
     def predicted(chosen: Options) -> Prediction:
-        asked = Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, chosen, calibration)
-        return answers.predict(asked, local_s=0.0, band=False)
+        question = Job(workload, machine.topology, machine.nodes, machine.gpus_per_node, chosen, calibration)
+        return answers.predict(question, local_s=0.0, band=False)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         seen_by = replace(options, plan=custom_plan(job.parameters, present[0].groups))
         seen = predicted(seen_by)
         now = seen if job.scheme == DDP else predicted(replace(seen_by, scheme=job.scheme))
-        found = _predict_under_ddp(seen, options, job, calibration, predicted)
-        found += _predict_schemes(found, options, job, calibration, predicted)
-        ranked = sorted(found, key=lambda each: each[1].iteration_s)
-        told = [
+        plans = _predict_under_ddp(seen, options, job, calibration, predicted)
+        plans += _predict_schemes(plans, options, job, calibration, predicted)
+        ranked = sorted(plans, key=lambda each: each[1].iteration_s)
+        candidates = [
             Candidate(plan, each.iteration_s, (now.iteration_s - each.iteration_s) / observed.step_s)
             for plan, each in ranked
         ]
+        # Only near the best is a band worth its time. To what the constants leave open comes what the present step is
+        # predicted wrong by, and what plans differ by from each other: independent, so their squares add.
         sure, missed = with_band(now), math.hypot(seen.iteration_s / observed.step_s - 1, CAPS_OFF)
-        for place, (candidate, (_, each)) in enumerate(zip(told, ranked, strict=True)):
-            if candidate.gain >= told[0].gain - BANDED:
+        for place, (candidate, (_, each)) in enumerate(zip(candidates, ranked, strict=True)):
+            if candidate.gain >= candidates[0].gain - BANDED:
                 low, high = (side * now.iteration_s / observed.step_s for side in gain_band(sure, with_band(each)))
                 below, above = math.hypot(candidate.gain - low, missed), math.hypot(high - candidate.gain, missed)
-                told[place] = replace(candidate, gain_low=candidate.gain - below, gain_high=candidate.gain + above)
-    return CapRanking(now.iteration_s, observed.step_s, wire, tuple(told))
+                candidates[place] = replace(
+                    candidate, gain_low=candidate.gain - below, gain_high=candidate.gain + above
+                )
+    return CapRanking(now.iteration_s, observed.step_s, wire, tuple(candidates))
 
 
 def _predict_under_ddp(
@@ -159,22 +204,22 @@ def _predict_under_ddp(
     # Below a few MiB in all, caps between the gradients' own sizes are what is left to choose.
     sizes += [round(total_mb * share, 3) for share in (0.1, 0.25, 0.5) if total_mb * share < CAPS_MB[0]]
     caps = [BucketCaps(), *(BucketCaps(bucket_cap_mb=size) for size in sorted(set(sizes)))]
-    found: dict[Groups, PredictedPlan] = {}
+    by_groups: dict[Groups, PredictedPlan] = {}
 
     def look_at(each: BucketCaps, least_s: float | None = None) -> Prediction:
         prediction = predicted(replace(options, caps=each))
         plan = TrialPlan(each, tuple(tuple(group) for group in prediction.plan.groups()))
         if least_s is None or is_list_worth_it(prediction.iteration_s, least_s, default.iteration_s):
-            found.setdefault(plan.groups, (plan, prediction))
+            by_groups.setdefault(plan.groups, (plan, prediction))
         return prediction
 
     default, *single = map(look_at, caps)
     listed = pipeline_plan(now, calibration)
     if listed is not None:
-        given = caps_giving(listed, job.parameters, find_unused=options.find_unused_parameters)
-        if given is not None and given not in caps:
-            look_at(given, min(each.iteration_s for each in (default, *single)))
-    return list(found.values())
+        caps_of_list = caps_giving(listed, job.parameters, find_unused=options.find_unused_parameters)
+        if caps_of_list is not None and caps_of_list not in caps:
+            look_at(caps_of_list, min(each.iteration_s for each in (default, *single)))
+    return list(by_groups.values())
 
 
 def _predict_schemes(
@@ -186,18 +231,18 @@ def _predict_schemes(
 ) -> list[PredictedPlan]:
     """Return other schemes on the buckets that are best under DDP, with the schedules that they were predicted with."""
     best = sorted(by_ddp, key=lambda each: each[1].iteration_s)[:SCHEMES_ON]
-    found: list[PredictedPlan] = []
+    plans: list[PredictedPlan] = []
     for scheme in job.schemes:
         if scheme == DDP:
             continue
         for plan, of_ddp in best[:1] if scheme in WITHOUT_BUCKETS else best:
             with contextlib.suppress(InputError):  # an option that this scheme does not go with
-                made = predicted(replace(options, plan=custom_plan(job.parameters, plan.groups), scheme=scheme))
+                prediction = predicted(replace(options, plan=custom_plan(job.parameters, plan.groups), scheme=scheme))
                 schedule = schedule_of(
-                    made.options, made.workload, of_ddp.plan, made.placement, job.backend, calibration
+                    prediction.options, prediction.workload, of_ddp.plan, prediction.placement, job.backend, calibration
                 )
-                found.append((replace(plan, schedule=schedule), made))
-    return found
+                plans.append((replace(plan, schedule=schedule), prediction))
+    return plans
 
 
 def workload_of(job: ObservedJob, ranks: Sequence[RankSteps]) -> Workload:
@@ -220,8 +265,8 @@ def workload_of(job: ObservedJob, ranks: Sequence[RankSteps]) -> Workload:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a parameter without a gradient has none anywhere
             latest = np.nanmedian(np.nanmax(moments, axis=0), axis=0)
-        found: Seconds = np.maximum(latest - forward_s, 0.0)[None, :]
-        return found
+        since_forward: Seconds = np.maximum(latest - forward_s, 0.0)[None, :]
+        return since_forward
 
     hook_s = gradients("hook_s", "forward_s", float(forward.host_s[0]))
     ready_s = gradients("ready_s", "forward_device_s", float(forward.device_s[0]))
@@ -247,7 +292,7 @@ def workload_of(job: ObservedJob, ranks: Sequence[RankSteps]) -> Workload:
 
 
 def _uses(ranks: Sequence[RankSteps]) -> ForwardUse | None:
-    """Return when forward first uses each parameter, the usual of all ranks and steps; None where nobody has looked."""
+    """Return when forward first uses each parameter, the median of ranks and steps; None where it was not observed."""
     if any(rank.use_s is None or rank.use_device_s is None for rank in ranks):
         return None
     with warnings.catch_warnings():

@@ -65,7 +65,7 @@ def _hook_name(wrapped: Stock) -> str:
 
 
 def caps_in_force(wrapped: Wrapped) -> BucketCaps:
-    """Return the caps that `wrapped` was made with, or has been given since."""
+    """Return the caps in force of `wrapped`: the constructor's, or those set since."""
     if isinstance(wrapped, DistributedDataParallel):
         return wrapped.caps
     if wrapped.bucket_bytes_cap_list:

@@ -1,11 +1,11 @@
-"""The tuner: watches some steps, has every cap predicted, tries what is ranked first, keeps what is measured faster.
+"""The tuner: observes some steps, has every cap predicted, tries the plans ranked first, keeps what is measured faster.
 
-It lives between steps: whatever it does, it does where `step` is called, which every rank does equally often. A rank on
-which it fails leaves it, and trains on; ranks that wait for that one in the tuner's own group hear of it and leave too.
+Start with `Tuner._live` and `_round`. The tuner works between steps, inside `Tuner.step`, which every rank calls
+equally often. A rank on which it fails leaves the control channel and trains on; ranks that wait for it there get an
+error and leave too.
 
-Plans that are run for a few steps to see messages of other sizes, where those of the present plan are all alike.
-
-A rank's own step clock: what is left of a tuner once it has decided.
+`probes` makes plans that are run for a few steps to see messages of other sizes, where those of the present plan are
+all alike. `StepClock` is what remains once a round is decided: it tells when the step has shifted.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpexec.errors import OptionError
-from ddpexec.tuning.choosing import choose
+from ddpexec.tuning.control_channel import ControlChannel
 from ddpexec.tuning.decision import RoundDecision, Steps, Trials, run_steps, write_page
-from ddpexec.tuning.observed import Observed, ObservedJob, RankSteps
+from ddpexec.tuning.observation import Observed, ObservedJob, RankSteps
 from ddpexec.tuning.observing import Watch
 from ddpexec.tuning.plan import DDP, Groups, TrialPlan, call_of
 from ddpexec.tuning.predictor import PredictingProcess
 from ddpexec.tuning.racing import PRESENT
-from ddpexec.tuning.ranking import Candidate, CapRanking
+from ddpexec.tuning.ranking import Candidate, CapRanking, choose
 from ddpexec.tuning.rewrapping import caps_in_force, find_wrapped, is_scheduled, refusal
 from ddpexec.tuning.switching import PlanSwitch
 from ddpexec.tuning.wires import APART, wire_of
-from ddpexec.tuning.words import Words
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.common.files import check_writable_folder
 from ddpsim.common.other_work import ProcessorClock, find_other_work
@@ -49,20 +48,20 @@ bytes from latency (`APART`), since a plan far from the present one is far from 
 
 
 def probes(job: ObservedJob, ranks: Sequence[RankSteps]) -> list[TrialPlan]:
-    """Return the plans to probe with, at most two; none where the present one tells bytes from latency."""
+    """Return at most two plans to probe with; none where the present plan's messages tell bytes from latency."""
     wire = wire_of([ranks])
     if wire is None or wire.apart:
         return []
     order = [index for group in ranks[0].groups for index in group]
     sizes = [size for size, _ in wire.seen]
-    found: list[TrialPlan] = []
+    plans: list[TrialPlan] = []
     for share in (_SMALLER, _LARGER):
         caps = BucketCaps(bucket_cap_mb=share * sizes[-1] / MIB)
         plan = rebuilt_plan(job.parameters, caps, order)
-        made = [bucket.size_bytes for bucket in plan.buckets]
-        if max(*made, *sizes) >= APART * min(*made, *sizes):
-            found.append(TrialPlan(caps, tuple(tuple(group) for group in plan.groups())))
-    return found
+        bucket_bytes = [bucket.size_bytes for bucket in plan.buckets]
+        if max(*bucket_bytes, *sizes) >= APART * min(*bucket_bytes, *sizes):
+            plans.append(TrialPlan(caps, tuple(tuple(group) for group in plan.groups())))
+    return plans
 
 
 WINDOW = 100
@@ -72,7 +71,7 @@ SHIFT = 0.05
 
 
 class StepClock:
-    """Takes the seconds of each step, and tells at the end of a window whether they have shifted.
+    """Collects the seconds of each step and reports at the end of a window whether they have shifted.
 
     Args:
         step_s: usual step when it was decided; the first window that has not shifted takes its place.
@@ -140,7 +139,7 @@ class Tuner:
         if self._out is not None:
             check_writable_folder(self._out)
         self._steps, self._number, self._own_s = steps, 0, 0.0
-        self._words: Words | None = None
+        self._words: ControlChannel | None = None
         self._predictor: PredictingProcess | None = None
         self._watch: Watch | None = None
         self._present: TrialPlan | None = None
@@ -193,6 +192,10 @@ class Tuner:
     # ---- one life: rounds, and the clock between them
 
     def _live(self) -> Steps:
+        # The tuner is a coroutine: each `yield` hands control back to the training until its next step is over, whose
+        # seconds come back as the value. Every rank runs the same yields, for each message of the control channel is
+        # sent between the same two steps on all of them; a rank that took another branch would leave the others
+        # waiting. So what branches is decided on rank 0 and told by `follow`.
         while True:
             decision = yield from self._round()
             self._tell(decision)
@@ -206,6 +209,8 @@ class Tuner:
             if ended is None:
                 continue
             window = self._number
+            # A rank alone sees its shift, and a message only for that would be sent in every window. It leaves a note
+            # in the store instead, and two synchronised steps later all ranks read the same.
             if ended:
                 self._group.note_shift(window)
             yield from run_steps(HEARD_AFTER, [])
@@ -270,8 +275,8 @@ class Tuner:
         self._present, self._switch = present, self._switch or PlanSwitch(self._wrapped, present)
         trials = Trials(self._group, self._switch, present, candidates, decision.ranking)
         stays = yield from trials.run(lambda: self._steps - (self._number - decision.first_step), taken)
-        kept = trials.plans[stays]
-        decision.kept = decision.present if stays == PRESENT else self._line(kept.caps, kept.scheme)
+        winner = trials.plans[stays]
+        decision.kept = decision.present if stays == PRESENT else self._line(winner.caps, winner.scheme)
         if self._group.leads:
             decision.judge(trials.tried, trials.race.measure(), stays)
         else:
@@ -283,41 +288,42 @@ class Tuner:
         """Return all ranks' steps by plan (on rank 0), the usual step, the present buckets, and a small message."""
         with _disable_collection():
             own, seen = yield from self._run_stamped(OBSERVED, taken)
-            heard = self._group.gather((own, seen, self._observer.unfit))
+            reports = self._group.gather((own, seen, self._observer.unfit))
         small_s = self._group.measure_small_message_s(SMALL_BYTES) if self._observer.job.backend == "gloo" else None
-        asked: list[TrialPlan] = []
+        to_probe: list[TrialPlan] = []
         present: Groups | None = None
         plans: list[list[RankSteps]] = []
         step_s = 0.0
-        unfit = next((why for *_, why in heard if why is not None), None)
-        if self._group.leads and unfit is None and all(each is not None for _, each, _ in heard):
-            plans.append([each for _, each, _ in heard])
-            step_s = median(fmean(each) for each in zip(*(durations for durations, *_ in heard), strict=True))
+        # One rank whose stamps are of no use is enough: all keep their plan, for the same reason.
+        unfit = next((why for *_, why in reports if why is not None), None)
+        if self._group.leads and unfit is None and all(each is not None for _, each, _ in reports):
+            plans.append([each for _, each, _ in reports])
+            step_s = median(fmean(each) for each in zip(*(durations for durations, *_ in reports), strict=True))
             present = tuple(tuple(group) for group in plans[0][0].groups)
-            asked = probes(self._observer.job, plans[0]) if small_s is None else []
-        asked, present, unfit = self._group.follow((asked, present, unfit))
+            to_probe = probes(self._observer.job, plans[0]) if small_s is None else []
+        to_probe, present, unfit = self._group.follow((to_probe, present, unfit))
         decision.reason = unfit or "no bucket was seen on its way"
-        if present is not None and asked:
+        if present is not None and to_probe:
             observed = TrialPlan(caps_in_force(self._wrapped), present)
-            yield from self._probe(decision, observed, asked, plans, taken)
+            yield from self._probe(decision, observed, to_probe, plans, taken)
         return plans, step_s, present, small_s
 
     def _probe(
         self,
         decision: RoundDecision,
         observed: TrialPlan,
-        asked: Sequence[TrialPlan],
+        to_probe: Sequence[TrialPlan],
         plans: list[list[RankSteps]],
         taken: list[float],
     ) -> Steps:
         """Add what is seen of plans that give messages of other sizes."""
         self._present, self._switch = self._present or observed, self._switch or PlanSwitch(self._wrapped, observed)
-        for plan in asked:
+        for plan in to_probe:
             yield from run_steps(self._switch.use(plan), taken)
             _, seen = yield from self._run_stamped(PROBED, taken)
-            heard = self._group.gather(seen)
-            if heard and all(each is not None for each in heard):
-                plans.append(heard)
+            reports = self._group.gather(seen)
+            if reports and all(each is not None for each in reports):
+                plans.append(reports)
             decision.probed += 1
         yield from run_steps(self._switch.use(observed), taken)
 
@@ -348,23 +354,23 @@ class Tuner:
         """Return what rank 0 says now: why nothing is tried, or what is; None where it must wait."""
         if self._predictor is None:
             return None
-        found = self._predictor.answer()
-        if found is None:
+        answer = self._predictor.answer()
+        if answer is None:
             return ("the prediction was not there in time", []) if last else None
         self._predictor.close()
-        if not isinstance(found, CapRanking):
-            return str(found), []
-        decision.ranking = found
-        if worth := choose(found, present):
+        if not isinstance(answer, CapRanking):
+            return str(answer), []
+        decision.ranking = answer
+        if worth := choose(answer, present):
             return "tried", worth
-        others = [each for each in found.candidates if each.plan.key != present.key]
+        others = [each for each in answer.candidates if each.plan.key != present.key]
         best = max((each.gain_high or each.gain for each in others), default=0.0)
         return f"no plan is predicted to gain {WORTH_IT:.0%}: {max(best, 0.0):.1%} at most", []
 
     # ---- of this rank
 
     @property
-    def _group(self) -> Words:
+    def _group(self) -> ControlChannel:
         assert self._words is not None
         return self._words
 
@@ -405,9 +411,9 @@ class Tuner:
         group = self._wrapped.process_group
         if dist.get_world_size(group) < 2:
             return "one rank alone sends nothing"
-        self._words = Words(group)
-        heard = self._words.gather(refusal(model))
-        reason: str | None = self._words.follow(next((each for each in heard if each is not None), None))
+        self._words = ControlChannel(group)
+        reasons = self._words.gather(refusal(model))
+        reason: str | None = self._words.follow(next((each for each in reasons if each is not None), None))
         return reason
 
     def _tell(self, decision: RoundDecision) -> None:
@@ -437,7 +443,7 @@ class Tuner:
 
 @contextlib.contextmanager
 def _disable_collection() -> Iterator[None]:
-    """Let no garbage be collected: the objects of stamps set a full collection off, of 0.4 s beside a large model."""
+    """Disable garbage collection: the objects of stamps trigger a full collection, of 0.4 s with a large model."""
     enabled = gc.isenabled()
     gc.disable()
     try:

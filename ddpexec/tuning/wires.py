@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 
-from ddpexec.tuning.observed import RankSteps, Seconds
+from ddpexec.tuning.observation import RankSteps, Seconds
 
 _CANNOT_TELL = 0.3
 """Share of an allreduce's time that is taken not to grow with its bytes where messages of one size alone were seen.
@@ -61,6 +61,8 @@ def wire_of(plans: Sequence[Sequence[RankSteps]], small: tuple[int, float] | Non
     if not lengths:
         return None
     latency_s = 0.0 if small is None else min(small[1], *lengths)
+    # Bytes move once the latency is over, so each message's time counts from there, and time in which several move is
+    # shared among them.
     carried = [each for step in spans for each in _list_carried(step, latency_s)]
     times: dict[int, list[float]] = {}
     for each in carried:
@@ -73,7 +75,7 @@ def wire_of(plans: Sequence[Sequence[RankSteps]], small: tuple[int, float] | Non
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """An allreduce's bytes as they were carried: seconds alone on the network, and its share of those beside others."""
+    """How an allreduce was carried: its seconds alone on the network, and its share of the seconds with others."""
 
     size_bytes: int
     alone_s: float
@@ -95,21 +97,23 @@ def _rates(carried: Sequence[_Carried]) -> tuple[float, float]:
     Bytes are the seconds alone times one rate and the seconds beside others times another, by least squares of relative
     errors; one rate where the second would be below the first.
     """
-    sizes, alone, beside = (
+    sizes, alone, during = (
         np.array([getattr(each, name) for each in carried], dtype=np.float64)
         for name in ("size_bytes", "alone_s", "beside_s")
     )
-    rows = np.stack([alone / sizes, beside / sizes], axis=1)
+    rows = np.stack([alone / sizes, during / sizes], axis=1)
+    # Two unknowns need messages that were alone for different shares of their time; else both rates are taken as one.
     if np.linalg.matrix_rank(rows) == 2:
         rate, both = map(float, np.linalg.lstsq(rows, np.ones(len(sizes)), rcond=None)[0])
         if 0 < rate <= both <= _TOGETHER * rate:
             return 1 / rate, both / rate
-    return float((alone + beside).sum() / sizes.sum()), 1.0
+    return float((alone + during).sum() / sizes.sum()), 1.0
 
 
 def _line(seen: tuple[tuple[int, float], ...]) -> Wire:
     """Fit latency and bytes by least squares of relative errors, neither below zero."""
     sizes, times = (np.array(column, dtype=np.float64) for column in zip(*seen, strict=True))
+    # Sizes too near each other: a line through them would give any latency. A fixed share of the time is taken for it.
     if sizes[-1] < APART * sizes[0]:
         size, seconds = float(np.median(sizes)), float(np.median(times))
         latency_s, per_byte_s = _CANNOT_TELL * seconds, (1 - _CANNOT_TELL) * seconds / size
@@ -135,13 +139,14 @@ def _spans(ranks: Sequence[RankSteps]) -> list[list[tuple[int, float, float]]]:
     which all ranks leave together.
     """
     steps = min(len(rank.sent) for rank in ranks)
+    # Steps in which ranks noted different numbers of messages, as one whose stamping began in the middle, are left out.
     usual = [step for step in range(steps) if len({len(rank.sent[step]) for rank in ranks}) == 1]
     moved = list(zip(ranks, _shifts(ranks, usual), strict=True))
-    found = []
+    spans = []
     for step in usual:
         begins = [[each.started_s + shift for each in rank.sent[step]] for rank, shift in moved]
         ends = [[each.ended_s + shift for each in rank.sent[step]] for rank, shift in moved]
-        found.append(
+        spans.append(
             [
                 (sent.size_bytes, max(begin), max(max(begin), median(end)))
                 for sent, begin, end in zip(
@@ -149,7 +154,7 @@ def _spans(ranks: Sequence[RankSteps]) -> list[list[tuple[int, float, float]]]:
                 )
             ]
         )
-    return found
+    return spans
 
 
 def _list_carried(step: Sequence[tuple[int, float, float]], latency_s: float) -> list[_Carried]:
@@ -173,15 +178,16 @@ def _shifts(ranks: Sequence[RankSteps], steps: Sequence[int]) -> list[float]:
 
 
 def measure_shared(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return how long each span is by itself, and its share of how long it is beside others.
+    """Return how long each span runs alone, and its share of the time in which others run too.
 
     >>> measure_shared([(0.0, 4.0), (2.0, 6.0)])
     [(2.0, 1.0), (2.0, 1.0)]
     """
     edges = sorted({edge for span in spans for edge in span})
-    found = [[0.0, 0.0] for _ in spans]
+    totals = [[0.0, 0.0] for _ in spans]
+    # Between two neighbouring edges the set of running spans is constant; each gets an equal share of such a stretch.
     for low, high in pairwise(edges):
         here = [number for number, (begin, end) in enumerate(spans) if begin <= low and end >= high]
         for number in here:
-            found[number][len(here) > 1] += (high - low) / len(here)
-    return [(alone, beside) for alone, beside in found]
+            totals[number][len(here) > 1] += (high - low) / len(here)
+    return [(alone, shared) for alone, shared in totals]

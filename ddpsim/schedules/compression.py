@@ -36,7 +36,7 @@ class CodecWork:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """The three constants that turn `CodecWork` into time; `ddpexec.ddp.compression.measure` fits them on a device.
+    """The three constants that turn `CodecWork` into time; `ddpexec.microbench.codecs` fits them on a device.
 
     Attributes:
         launch_s: seconds a kernel launch or operator call.

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ddpexec.capturing import counting
 from ddpexec.capturing.models import bert, build, gpt2
-from ddpexec.capturing.models.resnet import ResNet
 from ddpexec.capturing.models.training import Batch, TrainingModel, classifier
+from ddpexec.capturing.models.vision import ResNet
 from ddpexec.capturing.shapes import checkpoint_layers, count_training_step, layers_of, shape_of
 from ddpexec.ddp.parameters import collect
 from ddpsim.bucketing import Parameter

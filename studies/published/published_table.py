@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddpexec.capturing.models.resnet import ResNet
 from ddpexec.capturing.models.training import classifier
+from ddpexec.capturing.models.vision import ResNet
 from ddpexec.capturing.shapes import shape_of
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ddpexec.tuning.blocks import compare
+from ddpexec.tuning.racing import compare
 
 OWN_STEPS = 2
 """Steps of any training in which torch builds its buckets and builds them anew."""

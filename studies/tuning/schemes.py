@@ -21,8 +21,8 @@ import ddpexec
 from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.groups.launched import join_launched
 from ddpexec.running.timed import make_timed_model
-from ddpexec.tuning.blocks import compare
 from ddpexec.tuning.plan import TrialPlan
+from ddpexec.tuning.racing import compare
 from ddpexec.tuning.switching import PlanSwitch
 from ddpexec.tuning.tuner import STEPS
 from ddpsim import load_workload

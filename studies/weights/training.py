@@ -15,12 +15,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.ddp import flat
-from ddpexec.ddp.compression import hook_for, powersgd
+from ddpexec.ddp.compression import hook_for
+from ddpexec.ddp.compression import schemes as powersgd
 from ddpexec.ddp.fully_sharded import FullySharded
 from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.tuning import tuner
-from ddpexec.tuning.observed import Observed
+from ddpexec.tuning.observation import Observed
 from ddpexec.tuning.plan import TrialPlan
 from ddpexec.tuning.ranking import Candidate, CapRanking
 from ddpexec.tuning.switching import PlanSwitch

@@ -13,22 +13,22 @@ from types import MappingProxyType
 
 import torch
 
-from ddpexec.capturing.models import bert, gpt2, mlp, resnet, vgg, vit
+from ddpexec.capturing.models import bert, gpt2, vision
 from ddpexec.capturing.models.training import Batch, TrainingModel, flush_denormals
 from ddpsim.common.errors import InputError, UnknownNameError
 
 MODELS: Mapping[str, Callable[..., TrainingModel]] = MappingProxyType(
     {
-        "resnet50": resnet.resnet50,
-        "resnet152": resnet.resnet152,
-        "resnext50_32x4d": resnet.resnext50_32x4d,
+        "resnet50": vision.resnet50,
+        "resnet152": vision.resnet152,
+        "resnext50_32x4d": vision.resnext50_32x4d,
         "bert-base": bert.bert_base,
         "bert-large": bert.bert_large,
         "gpt2-small": gpt2.gpt2_small,
         "gpt2-mini": gpt2.gpt2_mini,
-        "vgg16": vgg.vgg16,
-        "vit-b16": vit.vit_b16,
-        "mlp": mlp.mlp,
+        "vgg16": vision.vgg16,
+        "vit-b16": vision.vit_b16,
+        "mlp": vision.mlp,
     }
 )
 """Name to builder."""

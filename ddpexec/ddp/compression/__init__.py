@@ -9,9 +9,8 @@ torch's own fp16, bf16 and PowerSGD hooks come from `hook_for` too, by the names
 `ddpsim.schedules.compression.scheme` reads.
 """
 
-from ddpexec.ddp.compression.adaptive import AdaptiveState, adaptive_hook
 from ddpexec.ddp.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec, TopKCodec
-from ddpexec.ddp.compression.feedback import ErrorFeedback, feedback_hook
+from ddpexec.ddp.compression.feedback import AdaptiveState, ErrorFeedback, adaptive_hook, feedback_hook
 from ddpexec.ddp.compression.schemes import hook_for
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Carry a campaign out, configuration by configuration, and go on where an interrupted one stopped.
 
-A configuration's prediction: made before its runs from what is there then, and never after them.
-
-How long a campaign still takes: what its steps add up to, corrected by how long those done have taken.
+Start with `carry_out`. A configuration's prediction is written before its runs, with fingerprints of all its inputs;
+`refuse_hindsight` stops a campaign in which runs exist that are older than their prediction. `TimeLeft` adds up what is
+left to do, corrected by how long the configurations so far have taken.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def write_prediction(configuration: Configuration, network: MeasuredNetwork, wor
 
 
 def refuse_hindsight(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> None:
-    """Throw away a prediction that was made from something else than what is there now.
+    """Delete a prediction whose inputs have changed since.
 
     Raises:
         InputError: there are runs, but no prediction that was made before them from what is there now.
@@ -74,6 +74,7 @@ def refuse_hindsight(configuration: Configuration, network: MeasuredNetwork, fol
         if isinstance(stamp, dict) and stamp.get("inputs_fingerprint") == inputs:
             return
         what = "its workload, network or constants have changed since it was predicted"
+    # A prediction made after its runs would be worth nothing: the runs must go first.
     if any(folder.glob("run*/run.json")):
         raise InputError(what, place=str(folder), remedy="delete the folder to predict and run it anew")
     path.unlink(missing_ok=True)
@@ -87,7 +88,7 @@ def simulator_fingerprint() -> str:
 
 
 def inputs_fingerprint(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> str:
-    """Return 16 hexadecimal digits of all that a prediction is made from."""
+    """Return 16 hexadecimal digits that change with any input of a prediction."""
     inputs = [folder / "workload.json.gz", network.topology, network.calibration]
     content = b"".join(each.read_bytes() for each in inputs) + configuration.fingerprint().encode()
     return hashlib.sha256(content).hexdigest()[:16]
@@ -95,8 +96,8 @@ def inputs_fingerprint(configuration: Configuration, network: MeasuredNetwork, f
 
 def options(configuration: Configuration) -> Options:
     """Return the configuration as the simulation takes it."""
-    asked = configuration.run.options
-    return cast("Options", build(Options, {**asked, "backend": "gloo", "seed": asked["seed"] + 1}))
+    run_options = configuration.run.options
+    return cast("Options", build(Options, {**run_options, "backend": "gloo", "seed": run_options["seed"] + 1}))
 
 
 START_S = 8.0
@@ -201,7 +202,9 @@ def carry_out(
         else:
             failures.append(f"{configuration.name}: {outcome}")
             progress(f"    FAILED: {outcome}")
+        # A configuration that was done before takes no time, and says nothing of how long others take.
         time_left.done(configuration, None if was_done else time.monotonic() - begin_s)
+        # Written after each, so that an interrupted campaign has its summary.
         write_summary(campaign, results, folder)
     write_summary(campaign, results, folder)
     return results, failures
@@ -252,11 +255,11 @@ def check_code(chosen: Sequence[Configuration], *, trust_code: bool) -> None:
     """Refuse the first function or class of one's own, or with `trust_code` the first that cannot be run."""
     for each in chosen:
         for name in CODE:
-            given = str(each.run.options[name])
-            if not names_code(given):
+            path = str(each.run.options[name])
+            if not names_code(path):
                 continue
             if not trust_code:
-                what, remedy = f"`{name}: {given}` would import and run code", "give --trust-code if you trust it"
+                what, remedy = f"`{name}: {path}` would import and run code", "give --trust-code if you trust it"
                 raise InputError(what, place=each.name, remedy=remedy)
             each.settings()
 

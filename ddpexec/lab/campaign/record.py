@@ -41,7 +41,7 @@ _REMEDY = "pack the campaign's folder again: python -m ddpexec campaign FILE.yam
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One run: what is kept of its trace."""
+    """One run: the part of its trace that a record stores."""
 
     world_size: Count
     backend: str
@@ -81,6 +81,7 @@ def pack(file: Path, campaign: Campaign, folder: Path, record: Path) -> list[str
     done = [each for each in campaign.configurations if find_finished(each, folder) is not None]
     if not done:
         raise InputError("holds no finished configuration", place=str(folder), remedy="run the campaign first")
+    # Everything is read before anything is removed: a file that cannot be read leaves the old record as it was.
     contents: dict[str, bytes] = {"campaign.yaml": file.read_bytes()}
     for bench in sorted({each.bench for each in done}):
         for path in sorted((folder / "networks" / bench).glob("*.*")):
@@ -88,6 +89,7 @@ def pack(file: Path, campaign: Campaign, folder: Path, record: Path) -> list[str
     for each in done:
         own = folder / "runs" / each.name
         workload = (own / "workload.json.gz").read_bytes()
+        # Many configurations share a workload; its hash as name stores it once.
         name = f"workloads/{hashlib.sha256(workload).hexdigest()[:12]}.json.gz"
         contents[name] = workload
         document = {
@@ -206,11 +208,11 @@ def _round_to_microseconds(document: Mapping[str, Any], zero_s: float) -> dict[s
     """Return an iteration's document with moments counted from `zero_s`, moments and durations rounded."""
     moments = {"start_s", "end_s", "ready_s", "launched_s", "started_s", "wire_s", "finished_s", "written_s"}
 
-    def value(key: str, given: Any) -> Any:
+    def value(key: str, entry: Any) -> Any:
         if key == "buckets":
-            return [_round_to_microseconds(bucket, zero_s) for bucket in given]
-        if given is None or not key.endswith("_s"):
-            return list(given) if isinstance(given, tuple) else given
-        return round(given - zero_s if key in moments else given, 6)
+            return [_round_to_microseconds(bucket, zero_s) for bucket in entry]
+        if entry is None or not key.endswith("_s"):
+            return list(entry) if isinstance(entry, tuple) else entry
+        return round(entry - zero_s if key in moments else entry, 6)
 
-    return {key: value(key, given) for key, given in document.items()}
+    return {key: value(key, entry) for key, entry in document.items()}

@@ -1,6 +1,6 @@
-"""A campaign's results as Markdown: the measures beside what is to be reached, then one row a configuration.
+"""A campaign's results as Markdown: first the measures with their targets, then one row for each configuration.
 
-What a campaign shows of schemes: how well the step of each is predicted, and whether the best is foretold.
+`format_by_scheme` says of schemes how well the step of each is predicted, and whether the best is predicted to be best.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SchemeErrors:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The schemes of one family, predicted beside measured.
+    """The schemes of one family, in predicted and in measured order.
 
     Attributes:
         predicted, measured: the scheme of the shortest step on either side.
@@ -158,7 +158,7 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
 
 
 def _busy(results: Sequence[Result]) -> Iterator[str]:
-    """Yield which configurations were measured beside other work; nothing where none was."""
+    """Yield a line on the configurations whose machine did other work meanwhile; nothing without any."""
     if names := [result.name for result in results if result.notes()]:
         yield f"Measured while the machine was busy with other work, and slower for it: {', '.join(names)}."
         yield ""

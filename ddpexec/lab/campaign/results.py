@@ -107,14 +107,14 @@ class Result:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Result:
-        """Return the result that `document` made."""
+        """Return the result whose `document()` this is."""
         later = {name for name, each in cls.__dataclass_fields__.items() if each.default is not MISSING}
         own = {key: document[key] for key in cls.__dataclass_fields__ if key in document or key not in later}
         return cls(**own | {"repeats_s": tuple(own["repeats_s"]), "bucket_errors": tuple(own["bucket_errors"])})
 
 
 def summarise_results(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the measures of a campaign; each is None where no configuration tells it."""
+    """Return the measures of a campaign; each is None where no configuration has it."""
     overhead = _absolute(result.overhead_error for result in results)
     names = sorted({name for result in results for name in result.baselines_s})
     trivial = {name: _median(_absolute(r.baseline_error(name) for r in results)) for name in names}

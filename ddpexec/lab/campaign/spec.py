@@ -1,6 +1,7 @@
-"""Read a campaign's file: every error at once, each with its place; products expanded, names given.
+"""Read a campaign's file: products expanded into named configurations, and all errors at once, each with its place.
 
-The YAML of a campaign as pydantic models: networks by name, and runs on them; units required.
+Start with `parse_campaign`; above it stand the pydantic models of the YAML: networks by name, and runs on them. Units
+are required.
 """
 
 from __future__ import annotations
@@ -189,8 +190,8 @@ class Configuration:
     @property
     def scheme(self) -> str:
         """What is sent and when, in words."""
-        asked = self.run.options
-        return f"{asked['scheme']}{'' if asked['overlap'] == 'on' else ', no overlap'}"
+        options = self.run.options
+        return f"{options['scheme']}{'' if options['overlap'] == 'on' else ', no overlap'}"
 
     @property
     def family(self) -> str:
@@ -221,22 +222,22 @@ class Configuration:
     @property
     def _runs_alone(self) -> bool:
         """Whether a run of it can also run one process; under `fully_shard` each iteration gathers parameters."""
-        asked = self.run.options
-        return not asked["drop"] and scheme_named(asked["scheme"]).runner != "fully_shard"
+        options = self.run.options
+        return not options["drop"] and scheme_named(options["scheme"]).runner != "fully_shard"
 
     def settings(self, repeat: int = 0) -> RunSettings:
-        """Return what a run of it is asked, each repeat with a seed of its own.
+        """Return the settings of one run, each repeat with a seed of its own.
 
         Raises:
             InputError: options out of range, or in contradiction.
         """
-        asked = self.run.options
+        options = self.run.options
         values = {
-            **asked,
+            **options,
             "backend": "gloo",
-            "iterations": self.iterations * asked["accumulate"],
+            "iterations": self.iterations * options["accumulate"],
             "local_iterations": LOCAL_ITERATIONS if self._runs_alone and not self.takes_turns else 0,
-            "seed": asked["seed"] + 1000 * (repeat + 1),
+            "seed": options["seed"] + 1000 * (repeat + 1),
         }
         return cast("RunSettings", build(RunSettings, values))
 
@@ -268,22 +269,22 @@ def parse_campaign(text: str, place: str) -> Campaign:
         spec = CampaignSpec.model_validate(read_mapping(text, place, wanted="a campaign"))
     except ValidationError as error:
         raise join_errors(problems(error, CampaignSpec), place, InputError) from None
-    found: dict[str, Configuration] = {}
+    configurations: dict[str, Configuration] = {}
     for number, entry in enumerate(spec.runs):
         where = f"runs.{number}"
         try:
             for each in _expand(entry, where):
                 configuration = _configuration(each, spec, where)
-                if configuration.name in found:
+                if configuration.name in configurations:
                     wrong.append(f"{where}: {configuration.name} stands here twice; vary its `seed`")
-                found[configuration.name] = configuration
+                configurations[configuration.name] = configuration
         except ValidationError as error:
             wrong += problems(error, CampaignRun, under=("runs", number))
         except InputError as error:
             wrong.append(str(error))
     if wrong:
         raise join_errors(wrong, place, InputError)
-    return Campaign(spec.name, spec.max_step, spec.networks, tuple(found.values()))
+    return Campaign(spec.name, spec.max_step, spec.networks, tuple(configurations.values()))
 
 
 def network_topology(name: str, network: NetworkSpec) -> Topology:
@@ -355,7 +356,7 @@ def _subject(run: RunSpec) -> str:
 
 
 def _given(run: RunSpec) -> dict[str, Any]:
-    """Return the keys that are not as they are where nobody asks, in order."""
+    """Return the keys whose values are not the defaults, in order."""
     fields = run.model_dump(exclude_defaults=True)
     return {key: fields[key] for key in (*_PARTS, *fields) if key in fields}
 

@@ -1,12 +1,11 @@
-"""The steps of a campaign beside its predictions, each leaving a file: a network measured, runs, a result.
+"""The steps of a campaign other than its predictions, each leaving a file: a network measured, runs, a result.
 
-What needs torch or a network runs as a command of its own, as a user would type it.
+In order: `describe_network`, `prepare_workload`, `measure_network`, `measure_run`, `conclude`. What needs torch or a
+network is a command of ddpexec in a process of its own, once a rank on a lab network (`run_in_lab`); a signal to the
+campaign ends its lab too.
 
-Trivial predictors of a step, fed with measured times: what a simulator must beat.
-
-A command of ddpexec, once a rank on a lab network, as a user would type it; a signal ends its lab with it.
-
-The runs of one configuration as one measurement: every time is their mean, so that parts still make up the whole.
+`average_runs` makes one measurement of the runs of a configuration: every time is their mean, so that parts still add
+up to the whole. `measure_baselines` feeds trivial predictors with measured times: what a simulator must beat.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ddpexec.groups.torchrun import module_environment
+from ddpexec.groups.environment import module_environment
 from ddpexec.lab.campaign.results import Result
 from ddpexec.lab.campaign.spec import Configuration, network_topology
 from ddpexec.lab.netlab.network import wire_bytes
@@ -86,7 +85,7 @@ def measure_baselines(
         local_s, optimizer_s, sync_every: as `ddpsim.planning.validate.baselines`.
     """
     times = [interpolate(table, bucket.size_bytes) for bucket in buckets]
-    found = baselines(
+    predicted = baselines(
         zip((bucket.ready_s for bucket in buckets), times, strict=True),
         local_s=local_s,
         optimizer_s=optimizer_s,
@@ -95,10 +94,10 @@ def measure_baselines(
         sync_every=sync_every,
     )
     return {
-        "one_process": found.one_process_s,
-        "max_of_compute_and_wire": found.max_s,
-        "sum_of_compute_and_wire": found.sum_s,
-        "in_order_pipeline": found.in_order_pipeline_s,
+        "one_process": predicted.one_process_s,
+        "max_of_compute_and_wire": predicted.max_s,
+        "sum_of_compute_and_wire": predicted.sum_s,
+        "in_order_pipeline": predicted.in_order_pipeline_s,
     }
 
 
@@ -118,6 +117,8 @@ def run_in_lab(topology: Path, command: Sequence[str]) -> None:
         InputError: where it fails; the last lines it wrote are in the message.
     """
     lab = ["netlab", "--topology", str(topology), "--", sys.executable, "-m", "ddpexec", *command]
+    # A session of its own, so that Ctrl-C reaches the campaign first, which then ends the lab in order; where the
+    # campaign dies, the kernel ends the lab (`die_with_parent`).
     process = subprocess.Popen(
         [sys.executable, "-m", "ddpexec", *lab],
         env=module_environment(),
@@ -128,13 +129,13 @@ def run_in_lab(topology: Path, command: Sequence[str]) -> None:
         preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
     )
     try:
-        _, said = process.communicate(timeout=TIMEOUT_S)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise InputError(f"`{' '.join(command)}` took more than {TIMEOUT_S:.0f} s", place="campaign") from None
     finally:
         _end(process)
     if process.returncode != 0:
-        last = " / ".join(said.strip().splitlines()[-3:])
+        last = " / ".join(stderr.strip().splitlines()[-3:])
         raise InputError(f"`{' '.join(command)}` ended with exit code {process.returncode}: {last}", place="campaign")
 
 
@@ -158,6 +159,7 @@ def average_runs(runs: Sequence[Validation]) -> Validation:
     """
     first = runs[0]
     step_s = fmean(run.iterations.measured_s for run in runs)
+    # Either all runs timed one process beside themselves, or none counts: means of both kinds would not fit together.
     timed = all(run.local_source == "run" for run in runs)
     local_s = first.iterations.predicted_s - first.overhead.predicted_s
     overhead_s = fmean(
@@ -177,8 +179,8 @@ def average_runs(runs: Sequence[Validation]) -> Validation:
                 "error": seconds / step_s - 1,
                 "overhead_error": (seconds - local_s) / overhead_s - 1 if overhead_s > 0 else None,
             }
-            for name, said in first.baselines.items()
-            if (seconds := said["predicted_s"]) is not None
+            for name, baseline in first.baselines.items()
+            if (seconds := baseline["predicted_s"]) is not None
         },
         ratio=_pool([run.ratio for run in runs]),
     )
@@ -265,7 +267,7 @@ def describe_network(configuration: Configuration, folder: Path) -> MeasuredNetw
 
 
 def measure_network(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> None:
-    """Measure allreduces on the network, beside the model if there is one, and fit the constants; skip what is there.
+    """Measure allreduces on the network, under a model's load if there is one, and fit constants; skip existing files.
 
     Timed layers take no processor and keep their pace, so nothing is measured beside them.
     """
@@ -361,6 +363,7 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
     write_whole(folder / "validation.json", json_text(held.document()))
     predicted_local_s = _number(prediction, "local_s")
     measured = held.local_source == "run"
+    # Measured overhead is the step less one process; so one process is the step less the overhead.
     local_s = held.iterations.measured_s - held.overhead.measured_s if measured else predicted_local_s
     table = [(row.size_bytes, row.time_s) for row in read_table(network.table).rows]
     wire = wire_s(configuration, workload) / float(workload.backward.device_s.mean())
@@ -399,9 +402,9 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
 
 
 def _other_work(traces: Sequence[Trace]) -> dict[str, Any]:
-    """Return what the busiest of the runs tells of other work on its machine."""
-    told = [other for trace in traces if (other := OtherWork.read(trace.provenance)) is not None]
-    most = max(told, key=lambda other: other.busy, default=None)
+    """Return the other work on the machine of the busiest run, as a document."""
+    uses = [other for trace in traces if (other := OtherWork.read(trace.provenance)) is not None]
+    most = max(uses, key=lambda other: other.busy, default=None)
     return {} if most is None else most.document()
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from ddpexec.capturing.estimate import estimate_step
-from ddpexec.lab.demo.saying import progress, say
+from ddpexec.lab.demo.output import progress, say
 from ddpsim.cli.output import write
 from ddpsim.cli.plan import draw, write_plan
 from ddpsim.cli.plan_text import text
@@ -55,13 +55,13 @@ def plan_ahead(out: Path) -> None:
             rows[cell[0]].append(row)
             progress(f"planned {done} of {len(cells)}: {cell[0]} on {cell[2]} x {cell[1]}")
     progress("")
-    for subject, found in rows.items():
+    for subject, by_machine in rows.items():
         name = subject.split(",")[0].replace(" ", "-")
-        report = PlanReport(tuple(found))
+        report = PlanReport(tuple(by_machine))
         write_plan(report, str(out / f"plan-{name}.json"))
         (out / f"plan-{name}.txt").write_text(text(report) + "\n")
         draw(report.rows, str(out / f"plan-{name}.png"))
-        write(f"\n{subject}; steps in ms, with the buckets that are advised there\n{summarise(found).text()}")
+        write(f"\n{subject}; steps in ms, with the buckets that are advised there\n{summarise(by_machine).text()}")
 
 
 def summarise(rows: Sequence[PlanRow]) -> ResultTable:
@@ -75,12 +75,12 @@ def summarise(rows: Sequence[PlanRow]) -> ResultTable:
             "machine": machine,
             **{
                 format_count(nodes, "node"): f"{row.chosen.iteration_s * 1e3:.0f}"
-                for nodes, row in zip(NODES, found, strict=True)
+                for nodes, row in zip(NODES, estimate, strict=True)
             },
-            f"waiting on {NODES[-1]}": percent(waiting(found[-1])),
-            f"paste on {NODES[-1]} nodes": what_to_paste(found[-1]),
+            f"waiting on {NODES[-1]}": percent(waiting(estimate[-1])),
+            f"paste on {NODES[-1]} nodes": what_to_paste(estimate[-1]),
         }
-        for machine, found in by_machine.items()
+        for machine, estimate in by_machine.items()
     ]
     return table_of("", records)
 
@@ -108,8 +108,8 @@ def estimate_own_workloads() -> dict[str, Workload]:
     """Return the own step estimated for each machine's GPUs."""
     progress(f"estimating a model of one's own: python -m ddpexec estimate --step {OWN} --gpu ...")
     models = {machine: load_topology(machine).compute_device for machine in MACHINES}
-    found = {gpu: estimate_step(OWN, gpu) for gpu in dict.fromkeys(models.values())}
-    return {machine: found[gpu] for machine, gpu in models.items()}
+    estimates = {gpu: estimate_step(OWN, gpu) for gpu in dict.fromkeys(models.values())}
+    return {machine: estimates[gpu] for machine, gpu in models.items()}
 
 
 def plan_one(cell: tuple[Workload, str, int]) -> PlanRow:

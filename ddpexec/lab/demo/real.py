@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpexec.lab.demo.saying import RANKS, Commands, say
+from ddpexec.lab.demo.output import RANKS, Commands, say
 from ddpsim.bucketing import BucketCaps
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.calibrating.measured import read_table
@@ -64,6 +64,8 @@ def hold_against_a_real_run(out: Path, commands: Commands) -> dict[str, object]:
     sizes = ("-b", "64K", "-e", "32M", "-f", 8, "--under-load", capture, "--load-seconds", 2)
     commands.torchrun("microbench", "--backend", "gloo", "--send-rate", RATE, *sizes, "-o", table)
     computing = load_workload(capture)
+    # One iteration, on one clock: each replayed step is then alike, and what differs between prediction and run is no
+    # matter of which iteration was drawn.
     timed = single_clock(middle_iteration(computing))
     save_workload(timed, out / "timed.json")
     rows = [
@@ -80,6 +82,7 @@ def hold_against_a_real_run(out: Path, commands: Commands) -> dict[str, object]:
         out / "computed", computing, calibrate_table(table, out / "calibration.json"), commands,
         ITERATIONS["computed"], *subject, "--impl", "torch",
     )  # fmt: skip
+    # On a machine that does other things meanwhile nothing is concluded, rather than a wrong figure shown.
     why = find_doubt(computed)
     write("\nThe same model computing, two ranks on the cores they share: the hardest case, and so as a ratio.")
     write(why if why else table_of("demo: computed", [_record(row) for row in computed]).text())
@@ -161,7 +164,7 @@ def calibrate_table(table: Path, out: Path) -> Calibration:
 
 
 def calibrate_without_load(table: Path, out: Path) -> Calibration:
-    """Fit them for layers that take no processor: without what was measured beside a computing model."""
+    """Fit constants for layers that take no processor: without measurements under a computing model's load."""
     document = json.loads(table.read_text())
     document["ddp"] = {name: value for name, value in document["ddp"].items() if name not in _UNDER_LOAD}
     quiet = out / "allreduce-quiet.json"
@@ -207,17 +210,17 @@ def draw(out: Path, timed: Sequence[Row], computed: Sequence[Row]) -> None:
 
 
 def _record(row: Row) -> Record:
-    found, ratio = row.result, row.result.ratio
+    result, ratio = row.result, row.result.ratio
     return {
         "bucket_cap_mb": row.bucket_cap_mb,
         "DDP of": row.implementation,
         "step / one process": ratio and f"{ratio.measured:.2f}",
         "predicted": ratio and f"{ratio.predicted:.2f}",
         "ratio_error": ratio and ratio.error,
-        "measured_s": found.iterations.measured_s,
-        "predicted_s": found.iterations.predicted_s,
-        "error": found.iterations.error,
-        "overhead_error": found.overhead.error,
+        "measured_s": result.iterations.measured_s,
+        "predicted_s": result.iterations.predicted_s,
+        "error": result.iterations.error,
+        "overhead_error": result.overhead.error,
         "nearest trivial": _trivial(row),
     }
 

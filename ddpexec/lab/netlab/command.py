@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from ddpexec.groups.torchrun import RANKS_HERE
+from ddpexec.groups.environment import RANKS_HERE
 from ddpexec.lab.netlab.lab import Lab, build
 from ddpexec.lab.netlab.network import Host, LabNetwork, LinkDirection
 from ddpsim.common.errors import InputError, TopologyError

@@ -1,8 +1,7 @@
-"""Build a lab network, and take it down whatever happens.
+"""Build a lab network of namespaces, bridges and veth pairs, and take it down whatever happens.
 
-A lab network that the kernel shapes: namespaces, bridges, veth pairs, `tbf` for rates and `netem` for delays.
-
-Names and locks: which namespaces belong to a lab, and which labs have died and left theirs behind.
+The kernel shapes it: `tbf` for rates, `netem` for delays; a forwarder in user space takes over where the kernel has no
+netem. Names and locks tell which namespaces belong to a lab, and which labs have died and left theirs behind.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddpexec.groups.torchrun import module_environment
+from ddpexec.groups.environment import module_environment
 from ddpexec.lab.netlab import probe, support
 from ddpexec.lab.netlab.forwarder import describe, open_tun
 from ddpexec.lab.netlab.network import LabNetwork, LinkDirection

@@ -11,7 +11,7 @@ import termios
 import time
 from collections.abc import Sequence
 
-from ddpexec.groups.torchrun import module_environment
+from ddpexec.groups.environment import module_environment
 from ddpsim.common.errors import InputError
 from ddpsim.common.parent import die_with_parent
 

@@ -6,8 +6,8 @@ import torch
 
 from ddpexec.__main__ import main
 from ddpexec.capturing.capture import Capture, CaptureSettings, capture_model, capture_step
+from ddpexec.capturing.devices import Stamp
 from ddpexec.capturing.recorder import phase_of
-from ddpexec.capturing.stamps import Stamp
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.common.errors import InputError, UnknownNameError, WorkloadError
 from ddpsim.workload.files import load_workload

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ddpexec.__main__ import main
-from ddpexec.capturing.compiles import is_compiled
+from ddpexec.capturing.describe import is_compiled
 from ddpexec.capturing.estimate import estimate_module, estimate_step
 from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS, CompiledAs
 from tests.ddpexec.capturing.gpt2_steps import SMALL, gelu_in_parts, training

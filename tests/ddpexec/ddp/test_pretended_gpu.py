@@ -11,7 +11,7 @@ import torch
 
 from ddpexec.ddp.compression import AdaptiveState
 from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
-from ddpexec.ddp.used import UsedMap
+from ddpexec.ddp.used_parameters import UsedMap
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings

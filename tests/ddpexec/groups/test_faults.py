@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from ddpexec.ddp.comm_hooks import HookWork
 from ddpexec.ddp.flat import FlatBucket
-from ddpexec.ddp.served import JoinedWorks, LoopbackWork
+from ddpexec.ddp.parameter_servers import JoinedWorks, LoopbackWork
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.mpi_work import MpiWork
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpexec.timing.clock import offset_to_rank_zero
 from ddpsim.common.errors import InputError
 from tests.ddpexec.groups import ranks

@@ -20,9 +20,10 @@ import torch
 
 pytest.importorskip("mpi4py")
 
-from ddpexec.groups import mpi_environment, mpi_world
+from ddpexec.groups import environment as mpi_environment
+from ddpexec.groups import mpi_world
 from ddpexec.groups.mpi_work import MpiCalls, MpiError, check_tensor
-from ddpexec.groups.whereabouts import find_ended_ranks, find_place
+from ddpexec.groups.notes import find_ended_ranks, find_place
 from ddpsim.common.errors import InputError
 
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no Open MPI")

@@ -11,8 +11,7 @@ import torch.distributed as dist
 
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.microbench.microbench import ComputingLoad, forget, measure_allreduce, microbench
-from ddpexec.microbench.stages import Stages, part_of
+from ddpexec.microbench.microbench import ComputingLoad, Stages, forget, measure_allreduce, microbench, part_of
 from ddpsim.common.errors import InputError
 from tests.ddpexec.groups import ranks
 

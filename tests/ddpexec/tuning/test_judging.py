@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddpexec.tuning.blocks import student
-from ddpexec.tuning.observed import Observed, ObservedJob, RankSteps, Sent
-from ddpexec.tuning.racing import BLOCK, PRESENT, Race
+from ddpexec.tuning.observation import Observed, ObservedJob, RankSteps, Sent
+from ddpexec.tuning.racing import BLOCK, PRESENT, Race, student
 from ddpexec.tuning.ranking import rank_caps
 from ddpexec.tuning.tuner import WINDOW, StepClock, probes
 from ddpexec.tuning.wires import measure_shared, wire_of

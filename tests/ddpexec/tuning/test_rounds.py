@@ -17,9 +17,9 @@ import torch
 import ddpexec
 from ddpexec.tuning import tuner as step_clock
 from ddpexec.tuning import tuner as tuner_module
+from ddpexec.tuning.control_channel import ControlChannel
 from ddpexec.tuning.rewrapping import caps_in_force
 from ddpexec.tuning.tuner import OBSERVED, WARM_UP
-from ddpexec.tuning.words import Words
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.tuning.test_tuner import KINDS, STOCK, predict_at_once, train, wrapped
 
@@ -149,13 +149,13 @@ def said(rank: int) -> tuple[list[str], int, int, int]:
     with mock.patch.object(sys, "stderr", printed):
         tuner = ddpexec.Tuner(model)
         for name in ("gather", "follow", "measure_small_message_s"):
-            heard = getattr(Words, name)
+            heard = getattr(ControlChannel, name)
 
             def counted(self: Any, word: Any, heard: Any = heard) -> Any:
                 words[bool(tuner.decisions)] += 1
                 return heard(self, word)
 
-            mock.patch.object(Words, name, counted).start()
+            mock.patch.object(ControlChannel, name, counted).start()
         steps = []
 
         def between(number: int) -> None:

@@ -17,11 +17,10 @@ import ddpexec
 from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.running.timed import make_timed_model
 from ddpexec.tuning import tuner as tuner_module
-from ddpexec.tuning.choosing import choose, neighbours
-from ddpexec.tuning.observed import Observed, ObservedJob
+from ddpexec.tuning.observation import Observed, ObservedJob
 from ddpexec.tuning.observing import Watch
 from ddpexec.tuning.plan import TrialPlan, call_of
-from ddpexec.tuning.ranking import Candidate, CapRanking, rank_caps
+from ddpexec.tuning.ranking import Candidate, CapRanking, choose, neighbours, rank_caps
 from ddpexec.tuning.rewrapping import refusal
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.explaining.tuned import read_tuning

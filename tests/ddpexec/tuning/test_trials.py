@@ -20,7 +20,7 @@ STEP_S = {1: 1.0, 2: 0.8, 4: 0.79}
 """Seconds of a step by how many buckets a plan has."""
 
 
-class AloneWords:
+class AloneChannel:
     """A group of one rank, which leads and hears itself."""
 
     leads = True
@@ -52,7 +52,7 @@ def test_a_neighbour_joins_after_any_number_of_rounds(monkeypatch: pytest.Monkey
 
     switch = SimpleNamespace(use=use, forget=lambda plan: None)
     taken: list[float] = []
-    trials = Trials(AloneWords(), switch, plan(1), [candidate(2)], ranking)  # type: ignore[arg-type]
+    trials = Trials(AloneChannel(), switch, plan(1), [candidate(2)], ranking)  # type: ignore[arg-type]
     running = trials.run(lambda: 100 - len(taken), taken)
     seconds: Any = None
     stays: int | None = None

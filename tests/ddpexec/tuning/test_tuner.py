@@ -18,7 +18,7 @@ from ddpexec.errors import OptionError
 from ddpexec.running.stock import buckets_of
 from ddpexec.tracing.subjects import list_rebuilt_buckets
 from ddpexec.tuning import tuner as tuner_module
-from ddpexec.tuning.observed import Observed
+from ddpexec.tuning.observation import Observed
 from ddpexec.tuning.plan import TrialPlan
 from ddpexec.tuning.ranking import Candidate, CapRanking, rank_caps
 from ddpexec.tuning.rewrapping import caps_in_force, refusal

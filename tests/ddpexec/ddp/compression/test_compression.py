@@ -21,8 +21,8 @@ from ddpexec.ddp.compression import (
     feedback_hook,
     hook_for,
 )
-from ddpexec.ddp.compression.adaptive import CODECS as ADAPTIVE_CODECS
-from ddpexec.ddp.compression.measure import fit
+from ddpexec.ddp.compression.feedback import CODECS as ADAPTIVE_CODECS
+from ddpexec.microbench.codecs import fit
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.constant import Constant
 from ddpsim.common.errors import InputError

@@ -11,7 +11,7 @@ import typer
 
 from ddpexec.__main__ import app as ddpexec
 from ddpexec.lab.demo import planned, real
-from ddpexec.lab.demo.saying import RANKS, Commands
+from ddpexec.lab.demo.output import RANKS, Commands
 from ddpsim.cli.app import whole_command as ddpsim
 from ddpsim.common import shipped
 from ddpsim.common.files import json_text

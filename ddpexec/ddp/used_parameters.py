@@ -1,7 +1,8 @@
-"""Which parameters a backward visits, and what is said when it did not go as announced.
+"""Which parameters a backward visits, and the errors for a backward that went otherwise than expected.
 
-By the graph's search, the used map that ranks share, or a static graph's counts; `tie` gives all outputs of a forward
-one node, at which a search begins. The opening words of errors are those torch's users know.
+They are known by a search of the graph (`find_reachable`), by the used map that ranks share, or by a static graph's
+counts (`StaticGraph`); `tie` gives all outputs of a forward one node, at which a search begins. Errors begin with the
+words that torch's users know.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ def find_reachable(output: object, indices: Mapping[Node, int]) -> set[int]:
     tensors = _find_tensors(output)  # type: ignore[no-untyped-call]
     stack = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
     seen: set[Node] = set(stack)
-    found: set[int] = set()
+    reachable: set[int] = set()
     while stack:
         node = stack.pop()
         if node in indices:
-            found.add(indices[node])
+            reachable.add(indices[node])
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 stack.append(following)
-    return found
+    return reachable
 
 
 def tie(output: Any, started: Callable[[], None], *, clone: bool) -> Any:
@@ -236,7 +237,7 @@ def make_never_ready_error(
 
 
 def make_never_began_error(rank: int) -> NeverReadyError:
-    """Return the error for gradients that a static graph counted without being told of the backward they came in."""
+    """Return the error for gradients that came in a backward which a static graph did not see begin."""
     return NeverReadyError(
         f"static_graph=True, but the first backward on rank {rank} began at no output of forward, so that its "
         "gradients were not reduced",

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from ddpexec.groups import speaking
+from ddpexec.groups import environment as environment
 
 MESSAGE = "error: --scheme zero3: DeepSpeed's schemes are simulated, and not run"
 
@@ -24,19 +24,19 @@ def test_the_rank_that_speaks_does_so_at_once(
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with mock.patch("time.sleep", side_effect=AssertionError("it waits")):
-        speaking.speak(MESSAGE, int(rank))
-        speaking.speak(MESSAGE, None)
+        environment.speak(MESSAGE, int(rank))
+        environment.speak(MESSAGE, None)
     assert capsys.readouterr().err == f"{MESSAGE}\n" * 2
 
 
-@pytest.mark.parametrize("environment", [{}, {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "1"}])
+@pytest.mark.parametrize("variables", [{}, {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "1"}])
 def test_a_rank_that_nobody_else_is_ended_by_does_not_wait(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
-    for name, value in {"RANK": "1", **environment}.items():
+    for name, value in {"RANK": "1", **variables}.items():
         monkeypatch.setenv(name, value)
     with mock.patch("time.sleep", side_effect=AssertionError("it waits")):
-        speaking.speak(MESSAGE)
+        environment.speak(MESSAGE)
     assert capsys.readouterr().err == ""
 
 
@@ -45,8 +45,8 @@ def test_a_rank_that_fails_alone_says_so_itself(
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setattr(speaking, "LET_SPEAK_S", 0.01)
-    speaking.speak(MESSAGE)
+    monkeypatch.setattr(environment, "LET_SPEAK_S", 0.01)
+    environment.speak(MESSAGE)
     assert capsys.readouterr().err == f"{MESSAGE} (rank 1)\n"
 
 
@@ -56,7 +56,7 @@ def test_a_rank_that_is_ended_while_it_waits_is_silent(
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    speaking.speak(MESSAGE)
+    environment.speak(MESSAGE)
     assert capsys.readouterr().err == ""
 
 
@@ -64,8 +64,8 @@ def test_torchrun_lets_a_late_rank_0_speak(tmp_path: Path) -> None:
     late = tmp_path / "late.py"
     late.write_text(
         "import os, runpy, time\n"
-        "from ddpexec.groups import speaking\n"
-        "speaking.LET_SPEAK_S = 100\n"  # on a busy machine the late rank is later still
+        "from ddpexec.groups import environment\n"
+        "environment.LET_SPEAK_S = 100\n"  # on a busy machine the late rank is later still
         "time.sleep(2 if os.environ['RANK'] == '0' else 0)\n"
         "runpy.run_module('ddpexec', run_name='__main__', alter_sys=True)\n"
     )

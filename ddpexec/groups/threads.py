@@ -1,4 +1,4 @@
-"""Calls on threads of their own; those that may never return, as of a store whose keeper is stopped, are given up."""
+"""Calls on daemon threads, with a limit for calls that may never return, as to a store whose process is stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def in_thread(call: Callable[[], Result], name: str | None = None) -> Future[Result]:
-    """Make `call` on a thread that nobody waits for at the end; return what has its result, or what it raised."""
+    """Run `call` on a daemon thread; return a future of its result or of what it raised."""
     future: Future[Result] = Future()
 
     def work() -> None:

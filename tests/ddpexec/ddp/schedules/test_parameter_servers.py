@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import torch
 
-from ddpexec.ddp.served import ServerStream
+from ddpexec.ddp.parameter_servers import ServerStream
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import FinishedWork
 from ddpsim.common.errors import PlanError
@@ -46,7 +46,7 @@ def trained(rank: int, scheme: str, servers: int, optimizer: str, steps: int = S
 
 @ranks.on(3)
 def test_without_overlap_a_gradient_is_taken_once(rank: int) -> None:
-    with mock.patch("tests.ddpexec.ddp.schedules.test_served.wrapped", functools.partial(wrapped, overlap=False)):
+    with mock.patch(f"{__name__}.wrapped", functools.partial(wrapped, overlap=False)):
         runs = [
             trained(rank, f"parameter-server:servers=1{option}", 1, "sgd", steps=3)[0] for option in ("", ",tictac") * 5
         ]

@@ -1,4 +1,4 @@
-"""The messages of a schedule as they are carried out: the memory of each and what its launch does, or why it cannot."""
+"""The messages of a schedule in an executor: the memory each uses and what its launch does, or why it cannot run."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ddpexec.ddp.memory import (
     keeps_parts,
     rates_of,
 )
+from ddpexec.ddp.parameter_servers import ENDS, LoopbackGroup, Server, ServerStatistics, ServerStream
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.refusals import check_hookable
-from ddpexec.ddp.rows import RowServer, RowStream
-from ddpexec.ddp.served import ENDS, LoopbackGroup, Server, ServerStatistics, ServerStream
+from ddpexec.ddp.sparse_rows import RowServer, RowStream
 from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.within import in_thread
+from ddpexec.groups.threads import in_thread
 from ddpsim.common.operation import Operation
 from ddpsim.schedules.averaging import NODE
 from ddpsim.schedules.message import WORLD, Message
@@ -117,6 +117,8 @@ class CarriedMessages:
         sendings, last = self.launcher.sendings, len(self.schedule.messages) - 1
         for number, message in enumerate(self.schedule):
             flat, sending = self.flat[message.parameters], sendings[number]
+            # torch gives a hook the sum's terms whole; a hook divides by itself (`allreduce_hook` in torch's
+            # default_hooks.py).
             flat.divisor = 1
             sending.what, sending.others_code = f"the communication hook's reduction of bucket {flat.number}", True
             sending.send = reduce_by_hook(hook, state, flat, last=number == last)
@@ -129,6 +131,8 @@ class CarriedMessages:
         tensor, operation, delay_s = self._tensor(message), message.op, message.delay_s
         fill: Callable[[], None] | None = None
         drain: Callable[[], None] | None = None
+        # What is done to the memory before sending (`fill`) and after the end (`drain`): averages divide by the ranks,
+        # gradients are copied into the flat buffer, chunks are measured or chosen first.
         if averages(message):
             averaged = self.averaged[message.parameters]
             fill, drain = functools.partial(self._divide, averaged), averaged.apply_outer_step
@@ -146,7 +150,7 @@ class CarriedMessages:
         return Sending(what, message.parameters, message.size_bytes, send, operation, after, fill, drain)
 
     def _tell_rate(self, lane: ServerStream, parameters: Sequence[int], fill: Callable[[], None] | None) -> None:
-        """Have servers told the learning rate of what is pushed to them."""
+        """Note the learning rate of these parameters, which goes to the servers with the push."""
         if fill is not None:
             fill()
         if not self._communicator.noop:
@@ -249,6 +253,7 @@ class CarriedMessages:
             try:
                 return serve()
             except BaseException as error:
+                # Without this, training on the same rank would wait for its own dead server until the timeout.
                 for group in groups:  # by which this rank's training waits for it
                     group.fail(error)
                 raise
@@ -281,6 +286,8 @@ def _flats(
             raise OptionError("it carries no parameters", place=place, remedy="name those whose gradients it carries")
         if averages(message) or message.sparse:
             continue
+        # Messages of the same parameters share one memory, such as a reduce-scatter and the all-gather after it. Two
+        # that share only some would overlap in none that both could use: refused.
         if (flat := flats.get(indices)) is None:
             _check_alike(indices, model, place)
             if both := [i for i in indices if i in owner]:
@@ -290,6 +297,8 @@ def _flats(
             flat = flats[indices] = FlatGradients(
                 len(flats), indices, model, ranks, rank, sharded=sharded, late=indices in late, dtype=dtype
             )
+            # Gradients are divided before they are summed, as torch does. Asynchronous servers update by one rank's
+            # gradient at a time, which is not divided.
             flat.divisor = schedule.groups.get(message.group, ranks)
             if message.group == SERVERS:
                 flat.divisor = ranks - schedule.sharding.servers if schedule.ranks_meet else 1
@@ -304,7 +313,7 @@ def _find_averaged(schedule: Schedule, model: ModelParameters) -> dict[Indices, 
     Raises:
         OptionError: a part of one, or parameters of several types or devices.
     """
-    found: dict[Indices, AveragedParameters] = {}
+    averaged: dict[Indices, AveragedParameters] = {}
     for message in schedule:
         place = f"message {message.id!r}"
         pulls = message.group == SERVERS and not message.op.reduces and not message.sparse
@@ -315,8 +324,8 @@ def _find_averaged(schedule: Schedule, model: ModelParameters) -> dict[Indices, 
             raise OptionError(what, place=place, remedy=remedy)
         _check_alike(message.parameters, model, place)
         outer = None if pulls else schedule.outer
-        found[message.parameters] = AveragedParameters(len(found), message.parameters, model, outer)
-    return found
+        averaged[message.parameters] = AveragedParameters(len(averaged), message.parameters, model, outer)
+    return averaged
 
 
 def _check_alike(indices: Sequence[int], model: ModelParameters, place: str) -> None:
@@ -328,16 +337,18 @@ def _check_alike(indices: Sequence[int], model: ModelParameters, place: str) -> 
 def _lanes_of(
     schedule: Schedule, lanes: CommunicationStreams
 ) -> dict[tuple[str, str], CommunicationStream | ServerStream]:
-    """Return the lane of each group and stream of `schedule`, made in its order."""
+    """Return the communication stream of each group and stream name of `schedule`, constructed in its order."""
     rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE or message.delay_s}
-    found: dict[tuple[str, str], CommunicationStream | ServerStream] = {}
+    lanes_by_stream: dict[tuple[str, str], CommunicationStream | ServerStream] = {}
     for group, stream in dict.fromkeys((message.group, message.stream) for message in schedule):
         if group != SERVERS:
-            found[group, stream] = lanes.of(stream, rings=stream in rings, ranks=schedule.groups.get(group))
+            lanes_by_stream[group, stream] = lanes.of(stream, rings=stream in rings, ranks=schedule.groups.get(group))
             continue
         messages = [message for message in schedule if message.stream == stream]
-        made = lanes.of(stream, rings=False).group
+        everyone = lanes.of(stream, rings=False).group
         kind = RowStream if any(message.sparse for message in messages) else ServerStream
-        itself = made.rank() in schedule.sharding.hosts and not schedule.sharding.servers
-        found[group, stream] = kind(LoopbackGroup(made) if itself else made, schedule.sharding.hosts, len(messages))
-    return found
+        itself = everyone.rank() in schedule.sharding.hosts and not schedule.sharding.servers
+        lanes_by_stream[group, stream] = kind(
+            LoopbackGroup(everyone) if itself else everyone, schedule.sharding.hosts, len(messages)
+        )
+    return lanes_by_stream

@@ -13,17 +13,17 @@ from ddpexec.ddp.comm_hooks import Hook, make_averaging_hook
 from ddpexec.ddp.launcher import Launcher
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
-from ddpexec.ddp.used import UsedMap
+from ddpexec.ddp.used_parameters import UsedMap
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan, LaunchQueue
 from ddpsim.schedules.points import Point
 
 
-class CarriedSchedule:
-    """A schedule in force, as an executor carries it out: its queue, its memory, and what stands beside an iteration.
+class ActiveSchedule:
+    """A schedule in force, as an executor runs it: its queue, its memory, its launcher and its statistics.
 
     Args:
         model: its parameters, in registration order.
@@ -130,6 +130,8 @@ class CarriedSchedule:
         if self.stats.sampling:
             self.stats.note(TimerEvent.COMMUNICATION)
         self.launcher.launch(numbers)
+        # The used map goes behind the last bucket, as torch's `Reducer::all_reduce_local_used_map`, at the same place
+        # in the order on every rank.
         if self._tells_used and self.queue.launched_all:
             self.used.reduce(len(self.launcher.launched))
 
@@ -156,6 +158,8 @@ class CarriedSchedule:
     def end_iteration(self, arrival: Sequence[int], *, counted: bool) -> None:
         """Take it that gradients, which came in the order `arrival`, are written back."""
         self.launch_order = self.launcher.launched
+        # A buffer hook's futures are waited for once all buckets are written back, as torch's reducer installs them
+        # (`_install_post_backward_futures`).
         with name_lost_ranks(self.communicator, "the buffer hook's synchronisation", others_code=True):
             for future in self._futures:
                 wait_within(future, self.communicator.timeout)

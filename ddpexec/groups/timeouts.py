@@ -1,4 +1,4 @@
-"""Waits for works and futures of torch's that end, whatever has become of the other ranks."""
+"""Waits with a limit for torch's works and futures, so that no rank hangs because another is gone."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from datetime import timedelta
 import torch
 from torch import Tensor, nn
 
-from ddpexec.ddp.served import WHAT, PointToPoint, Server, ServerStream, bounds_of
+from ddpexec.ddp.parameter_servers import WHAT, PointToPoint, Server, ServerStream, bounds_of
 from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Work
-from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.timeouts import wait_within
 
 Rows = tuple[Tensor, Tensor]
 """Indices of rows, ascending, and the values of each."""

@@ -1,4 +1,4 @@
-"""What the demo says: headings, progress, and the commands it runs, which a file keeps."""
+"""What the demo prints: headings, progress, and the commands it runs, which are also written to a file."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Commands:
         """
         launcher = ("--standalone", "--nproc-per-node", RANKS, "-m", "ddpexec")
         words = [str(argument) for argument in (*launcher, *arguments)]
-        with self._file.open("a") as kept:
-            kept.write(f"OMP_NUM_THREADS=1 torchrun {' '.join(words)}\n")
+        with self._file.open("a") as log:
+            log.write(f"OMP_NUM_THREADS=1 torchrun {' '.join(words)}\n")
         progress(f"running: ddpexec {' '.join(map(str, arguments))[:60]} ...")
         command = [sys.executable, "-m", "torch.distributed.run", *words]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}

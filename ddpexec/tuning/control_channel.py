@@ -1,6 +1,6 @@
-"""What ranks tell each other while they tune: over a process group of their own, never over one that trains.
+"""The tuner's control channel: a gloo process group of its own, so that its messages never meet those of the training.
 
-Each word is one small message of gloo, sent between two steps that every rank counts alike.
+Each message is small and sent between two steps. All ranks count the same steps, so all send in the same one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SMALL_MESSAGES = 13
 _CANNOT = (RuntimeError, ValueError, KeyError, TypeError, OSError)
 
 
-class Words:
+class ControlChannel:
     """The tuner's own process group, over the ranks of `group`, each of which makes it at the same point.
 
     Args:
@@ -42,17 +42,17 @@ class Words:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank decides."""
+        """Whether this rank leads, and so decides for all."""
         return self.rank == 0
 
     def gather(self, word: object) -> list[Any]:
-        """Return every rank's word on the rank that decides, nothing elsewhere."""
-        heard: list[Any] | None = [None] * self.world_size if self.leads else None
-        dist.gather_object(word, heard, group_dst=0, group=self._group)
-        return heard or []
+        """Return every rank's object on the leading rank, an empty list elsewhere."""
+        answers: list[Any] | None = [None] * self.world_size if self.leads else None
+        dist.gather_object(word, answers, group_dst=0, group=self._group)
+        return answers or []
 
     def follow(self, word: object) -> Any:
-        """Return the word of the rank that decides; what others give is not heard."""
+        """Return the leading rank's object on every rank; the arguments of other ranks are ignored."""
         box = [word]
         dist.broadcast_object_list(box, group_src=0, group=self._group)
         return box[0]
@@ -72,7 +72,7 @@ class Words:
         return min(times[1:])
 
     def close(self) -> None:
-        """Leave the group: who waits for this rank in it hears that it is gone."""
+        """Leave the group; ranks that wait for this one in it get an error."""
         group, self._group = self._group, None  # gloo's port closes with the last who holds it
         if group is not None:  # without a group torch destroys all
             with contextlib.suppress(*_CANNOT):

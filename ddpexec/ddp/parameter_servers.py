@@ -1,9 +1,9 @@
 """Parameter servers over gloo: what a training rank sends and receives, and what a server does with it.
 
-A server has a rank of its own, or is a thread of one that trains. Each message is cut into one part a server, and goes
-there and comes back by sends and receives. Before the first push of an iteration a rank tells each server that it goes
-on, and by which learning rate; at its end, that it does not. A server sends what it has updated as soon as all before
-it in the order of the pulls is.
+A server has a rank of its own, or is a thread of one that trains. Each message is cut into one part for each server,
+which goes there and comes back by sends and receives. Before the first push of an iteration a rank tells each server
+that it goes on, and by which learning rate; at the end of training, that it does not. A server sends parameters in the
+order of the pulls: an updated part waits until all parts before it are updated.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from ddpexec.ddp.updates import MakeOptimizer
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work, timeout_of, wait
-from ddpexec.groups.waiting import wait_within
-from ddpexec.groups.within import in_thread
+from ddpexec.groups.threads import in_thread
+from ddpexec.groups.timeouts import wait_within
 from ddpsim.common.operation import Operation
 from ddpsim.schedules.servers import count_sendable
 
@@ -78,11 +78,12 @@ class ServerStream:
         return JoinedWorks([self.group.recv([part], server, tag) for part, server in parts])
 
     def tell(self, flag: float) -> None:
-        """Tell the servers whether another iteration comes; what was told before has arrived by then."""
+        """Send the servers whether another iteration comes, after the last such message has arrived."""
+        # The tensor of a send must live until it has been sent: the last one is held here.
         for _, works in self._control:
             wait_within(JoinedWorks(works), self._timeout)
-        told = torch.tensor([flag, self.rate], dtype=torch.float64)
-        self._control = [(told, [self.group.send([told], server, CONTROL_TAG) for server in self.servers])]
+        control = torch.tensor([flag, self.rate], dtype=torch.float64)
+        self._control = [(control, [self.group.send([control], server, CONTROL_TAG) for server in self.servers])]
         if flag == ENDS:
             wait_within(JoinedWorks(self._control[0][1]), self._timeout)
             self._control = []
@@ -181,8 +182,8 @@ class Server:
         """Take what `state_dict` returned, and the module's parameters."""
         for part, own in zip(self._parts, self._of_module, strict=True):
             part.data.copy_(own)
-        for optimizer, kept in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
+        for optimizer, optimizer_state in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(optimizer_state)
         self.served.updates = state["updates"]
 
     def serve_all(self) -> ServerStatistics:
@@ -193,8 +194,10 @@ class Server:
             LostRankError: one that is gone.
         """
         while True:
-            told = [self._receive_control(worker) for worker in self._workers]
-            going = [worker for worker, (flag, _) in zip(self._workers, told, strict=True) if flag == GOES_ON]
+            # Every rank's flag before any gradient: a rank that has ended pushes nothing, and a receive from it would
+            # hang.
+            controls = [self._receive_control(worker) for worker in self._workers]
+            going = [worker for worker, (flag, _) in zip(self._workers, controls, strict=True) if flag == GOES_ON]
             if not going:
                 self._settle_sent()
                 return self.served
@@ -202,16 +205,19 @@ class Server:
                 ended = sorted(set(self._workers).difference(going))
                 what = f"rank {ended[0]} has ended and rank {going[0]} goes on"
                 raise ExecutionError(what, remedy="let all ranks train as many iterations, or use `async`")
-            self._take_all(told[0][1])
+            self._take_all(controls[0][1])
 
     def _take_all(self, rate: float) -> None:
         """Update by the sums of all training ranks' gradients, and send what is updated to all."""
+        # All receives of the iteration are posted at once: ranks push when they are ready, and gloo then has a buffer
+        # for each.
         receives = [
             [self._push.recv([into], worker, place + 1) for worker, into in zip(self._workers, buffers, strict=True)]
             for place, buffers in enumerate(self._coming)
         ]
         sent = 0
         for place, buffers in enumerate(self._coming):
+            # The update below writes the part which sends of the iteration before may still read: they end first.
             self._settle([*receives[place], *self._sent[place]])
             gradient = buffers[0]
             for other in buffers[1:]:
@@ -248,13 +254,16 @@ class Server:
         sends: list[Work] = []
         while True:
             flag, rate = self._receive_control(worker)
+            # By now the rank has begun its next iteration, so it has received what was sent: this waits for nothing, it
+            # lets gloo let go of the copies.
             self._settle(sends)
             if flag != GOES_ON:
                 return
             receives = [self._push.recv([into], worker, place + 1) for place, into in enumerate(coming)]
-            sends, kept = [], []
+            sends, snapshots = [], []
             for place, gradient in enumerate(coming):
                 self._settle([receives[place]])
+                # One lock a part, and never two at once: the threads of two ranks cannot wait for each other.
                 with self._locks[place]:
                     if pulled:
                         late = self._versions[place] - seen[place]
@@ -264,8 +273,10 @@ class Server:
                     pulled_place = self._order[number]
                     with self._locks[pulled_place]:
                         seen[pulled_place] = self._versions[pulled_place]
-                        kept.append(self._parts[pulled_place].detach().clone())
-                    sends.append(self._pull.send([kept[-1]], worker, number + 1))
+                        # A copy, since another rank's thread may update the part while this is being sent; the list
+                        # keeps it alive.
+                        snapshots.append(self._parts[pulled_place].detach().clone())
+                    sends.append(self._pull.send([snapshots[-1]], worker, number + 1))
             pulled = True
 
     def _update(self, place: int, gradient: Tensor, rate: float) -> None:
@@ -279,9 +290,9 @@ class Server:
         self.served.updates += 1
 
     def _receive_control(self, worker: int) -> tuple[float, float]:
-        told = torch.zeros(2, dtype=torch.float64)
-        self._settle([self._push.recv([told], worker, CONTROL_TAG)])
-        flag, rate = told.tolist()
+        control = torch.zeros(2, dtype=torch.float64)
+        self._settle([self._push.recv([control], worker, CONTROL_TAG)])
+        flag, rate = control.tolist()
         return flag, rate
 
     def _settle(self, works: Iterable[Work]) -> None:
@@ -363,6 +374,7 @@ class LoopbackGroup:
                     mine.set_exception(self._error)
                 return mine
             other = others.popleft()
+        # Outside the lock: the two ends have found each other, and nobody else knows of either.
         sent, received = (mine, other) if sends else (other, mine)
         received.tensor.copy_(sent.tensor)
         sent.set_result(None)
