@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from ddpsim.prediction.document import load_prediction as load_prediction
     from ddpsim.prediction.named import predict as predict
     from ddpsim.prediction.prediction import Prediction as Prediction
-    from ddpsim.simulation import Options as Options
     from ddpsim.simulation.job import Job as Job
+    from ddpsim.simulation.jobs.simulated import Options as Options
     from ddpsim.topology.cluster import Topology as Topology
     from ddpsim.topology.spec import load_topology as load_topology
     from ddpsim.trace.json import read_trace as read_trace
@@ -64,7 +64,7 @@ _MODULES = {
     "Calibration": "collectives.calibration",
     "InputError": "common.errors",
     "Job": "simulation.job",
-    "Options": "simulation",
+    "Options": "simulation.jobs.simulated",
     "Prediction": "prediction.prediction",
     "Topology": "topology.cluster",
     "Workload": "workload.profile",

@@ -10,8 +10,8 @@ from ddpsim.common.errors import InputError
 from ddpsim.planning.planner import plan
 from ddpsim.planning.sweep import sweep
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 

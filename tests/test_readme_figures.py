@@ -12,7 +12,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.planning.bound import bound_of, describe_bound
 from ddpsim.prediction.named import predict
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation import Options
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 
 TABLE = re.findall(r"^\| \d+ x .*$", (Path(__file__).parent.parent / "README.md").read_text(), re.MULTILINE)

@@ -30,8 +30,8 @@ from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import gain_band, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.schemes import WITHOUT_BUCKETS
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.jobs.torch_line import caps_giving
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.topology.processes import lab_topology

@@ -5,13 +5,7 @@ it. `schema` has the nodes and their bytes in protobuf, `steps` makes nodes of a
 `writing` makes a file a rank, as ASTRA-sim reads them, and `importing` makes a workload of a file, ours or another
 tool's. The schema is https://github.com/mlcommons/chakra, schema/protobuf/et_def.proto, commit 6dc63e1.
 
-Start with `writing.py`, then `steps.py`. Other rooms use the names below and no module.
+Start with `writing.py`, then `steps.py`.
 
-Public modules: none.
+Public modules: importing, schema, writing.
 """
-
-from ddpsim.chakra.importing import ImportedTrace, import_trace
-from ddpsim.chakra.schema import check_installed
-from ddpsim.chakra.writing import write_traces
-
-__all__ = ["ImportedTrace", "check_installed", "import_trace", "write_traces"]

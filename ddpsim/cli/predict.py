@@ -99,7 +99,7 @@ def predict(arguments: PredictArguments, options: Options, constants: ConstantOp
             check_writable_folder(folder)
     refuse_excluded(options, "predict --chakra", beside={"chakra": chakra})
     if chakra:
-        from ddpsim.chakra import check_installed
+        from ddpsim.chakra.schema import check_installed
 
         check_installed()
     measures = beside is not None and Path(beside).is_dir()
@@ -186,7 +186,7 @@ def _write_beside(prediction: Prediction, measured: Trace, folder: str, output: 
 
 
 def _write_chakra(prediction: Prediction, folder: str, output: Output) -> None:
-    from ddpsim.chakra import write_traces
+    from ddpsim.chakra.writing import write_traces
 
     name = prediction.workload.name.replace("/", "-")
     files = write_traces(prediction.run.under(prediction.options), Path(folder), name)

@@ -122,7 +122,7 @@ def import_(
 
 def _import_chakra(trace: Path, file: Path | None, output: Output) -> None:
     """Make a workload of a Chakra execution trace."""
-    from ddpsim.chakra import import_trace
+    from ddpsim.chakra.importing import import_trace
 
     imported = import_trace(trace)
     for line in imported.notes:
@@ -270,7 +270,7 @@ def _format(command: str, rows: Sequence[Record]) -> str:
 
 def _summary(name: str, model: Workload) -> dict[str, object]:
     from ddpsim.prediction.predict import local_period_s
-    from ddpsim.simulation import Options
+    from ddpsim.simulation.jobs.simulated import Options
 
     return {
         "name": name,

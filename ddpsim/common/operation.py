@@ -5,7 +5,7 @@ all-gather or a reduce-scatter, of a send and receive what each rank sends the n
 has for all, its own part too. Source: nccl-tests
 `doc/PERFORMANCE.md` and `src/*.cu`.
 
-Another operation has its transfers in `ddpsim.collectives.operation_schedules`, its costs in the transports of `nccl`,
+Another operation has its transfers in `ddpsim.collectives.schedules`, its costs in the transports of `nccl`,
 `gloo` and `mpi`, its names in traces in `ddpsim.trace.records` and `ddpsim.chakra.steps`, what is copied out of it in
 `ddpsim.schedules.copied`, and whether the executor launches it in `ddpexec.ddp.carried`.
 """

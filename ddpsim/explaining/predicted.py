@@ -32,9 +32,9 @@ from ddpsim.prediction.periods import with_assumptions
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.sensitivities import sensitivities_of
-from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions, WireFactor
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import Phase
 

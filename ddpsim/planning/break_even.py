@@ -30,8 +30,8 @@ from ddpsim.prediction.doubts.doubt import Effect
 from ddpsim.prediction.periods import with_assumptions
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band, Prediction
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.bounds import MOST_NODES
 from ddpsim.topology.graph import Cluster
 from ddpsim.topology.link_rates import NIC, with_link_rate

@@ -21,8 +21,8 @@ from ddpsim.prediction.document import describe_row, flat
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band
 from ddpsim.prediction.prediction import Band, Prediction
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.workload import Workload

@@ -24,8 +24,8 @@ from ddpsim.planning.prices import NO_PRICES, Price, check_currencies, index_by_
 from ddpsim.prediction.answers import Compute, computing
 from ddpsim.prediction.arguments import take_names
 from ddpsim.prediction.models import Model
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import has_link, link_names_of, with_link_rate

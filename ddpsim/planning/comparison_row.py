@@ -21,9 +21,9 @@ from ddpsim.prediction.document import describe_row, flat
 from ddpsim.prediction.doubts import join
 from ddpsim.prediction.predict import local_period_s
 from ddpsim.prediction.prediction import Band, Prediction
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.job_options import RECORDED_INPUT
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload import Workload
 
 LabelledJob = tuple[Job, Mapping[str, Any]]

@@ -20,8 +20,8 @@ from ddpsim.planning.rows import PlanReport
 from ddpsim.prediction.answers import computing, name_job
 from ddpsim.prediction.arguments import take_names
 from ddpsim.prediction.models import Model
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.workload import Workload

@@ -14,9 +14,9 @@ from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.simulation import Options
 from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Workload
 

@@ -39,8 +39,8 @@ from ddpsim.prediction.answers import Answers, Compute, computing, name_job
 from ddpsim.prediction.arguments import take_names
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.models import Model
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.placement import Placement, place

@@ -22,8 +22,8 @@ from ddpsim.prediction.arguments import take_names
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.workload import Workload

@@ -26,13 +26,13 @@ from ddpsim.common.options.exclusions import refuse_excluded
 from ddpsim.common.options.option import check_at_least_one
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.named import scheme_named
-from ddpsim.simulation import IterationProfile, Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.engine import run_resolved
 from ddpsim.simulation.graph import NodeKind, StepGraph
 from ddpsim.simulation.jobs.plans import Plans
 from ddpsim.simulation.jobs.representatives import SimulatedRank
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.rank_config import RankConfiguration
 from ddpsim.simulation.record import iterations_of
@@ -40,6 +40,7 @@ from ddpsim.simulation.resolve import WARM_UP, ResolvedJob, SimulatedIterations,
 from ddpsim.simulation.run import GraphRun
 from ddpsim.trace.records import Iteration
 from ddpsim.workload import Workload
+from ddpsim.workload.iteration_profile import IterationProfile
 
 PIECE_BYTES = 250 << 20
 """Bytes of a coalesced piece: `_broadcast_bucket_size` of torch's DDP."""

@@ -12,8 +12,8 @@ from ddpsim.common.units import format_time
 from ddpsim.prediction.carry import Factors, retimed
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.graph import Topology
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.anchors import GIVEN

@@ -21,9 +21,9 @@ import numpy as np
 
 from ddpsim.prediction.prediction import AlternativeStep, Prediction
 from ddpsim.prediction.simulated_run import SAME, SimulatedRun, is_settled, shorten_run, simulated_period_s
-from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import trace_of
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.simulation.retiming.dependencies import Dependencies
 from ddpsim.simulation.retiming.prices import has_prices

@@ -27,11 +27,11 @@ from ddpsim.prediction.doubts.doubt import Doubt, Ends
 from ddpsim.prediction.periods import periods_under, with_assumptions
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun, leave_out_repeated
-from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.ddp_costs import remove_overlap_costs
-from ddpsim.simulation.engine import plan_of, trace_of
+from ddpsim.simulation.engine import plan_of, simulate_local, trace_of
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.metrics import summarise

@@ -27,11 +27,11 @@ from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.notes import calibration_notes, codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.simulation import Options
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.engine import Simulated, trace_of
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.graph_cuts import GraphCuts
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import OVER_ITERATIONS, Summary, summarise
 from ddpsim.trace.records import MOMENTS

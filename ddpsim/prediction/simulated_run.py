@@ -19,11 +19,11 @@ from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import Simulated, plan_of, run_job, run_resolved, trace_of
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.job_run import JobRun, period_of
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, Workloads, with_buckets
 from ddpsim.simulation.run import Progress
 from ddpsim.simulation.scheduling import schedule_of, schedule_of_buckets

@@ -14,9 +14,3 @@ jobs.device_split, jobs.graph_cuts, jobs.job_options, jobs.pipeline, jobs.plans,
 jobs.stages, jobs.torch_line, lanes, linear, parameter_servers, rank_builder, rank_config, record, resolve,
 retiming.dependencies, retiming.prices, retiming.retime, run, scheduling.
 """
-
-from ddpsim.simulation.engine import Simulated, simulate, simulate_local
-from ddpsim.simulation.jobs.simulated import Options
-from ddpsim.workload.iteration_profile import IterationProfile
-
-__all__ = ["IterationProfile", "Options", "Simulated", "simulate", "simulate_local"]

@@ -10,8 +10,8 @@ from statistics import median
 
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 from studies.estimates import estimates_fit

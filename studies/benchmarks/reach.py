@@ -23,8 +23,8 @@ from types import FrameType
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from studies.benchmarks.speed import CAPS, PLAN

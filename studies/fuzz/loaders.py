@@ -21,7 +21,7 @@ from ddpsim.bucketing.order.agreement import order_report
 from ddpsim.bucketing.order.arrivals import arrivals_of
 from ddpsim.bucketing.order.traces import fit_document, plan_fits
 from ddpsim.calibrating.measured import read_table
-from ddpsim.chakra import import_trace as import_chakra
+from ddpsim.chakra.importing import import_trace as import_chakra
 from ddpsim.chakra.schema import Tensors, TraceNode, encode
 from ddpsim.collectives.calibration_file import load_calibration
 from ddpsim.common.errors import InputError

@@ -8,7 +8,8 @@ from statistics import median
 from typing import Any
 
 from ddpsim.common.errors import UnknownNameError
-from ddpsim.simulation import Options, simulate_local
+from ddpsim.simulation.engine import simulate_local
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from studies.gpu.catalogue import ALGORITHMS, IMPLEMENTATIONS, PROTOCOLS, Scope

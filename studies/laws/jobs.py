@@ -21,10 +21,11 @@ from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.sensitivities import PERCENT, sensitivities_of
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation import job as simulation_job
 from ddpsim.simulation.ddp_costs import HOST_COSTS
+from ddpsim.simulation.engine import simulate
 from ddpsim.simulation.jobs.pipeline import Pipeline
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink
 from ddpsim.topology.dump import dump_topology

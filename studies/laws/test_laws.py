@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.simulation import Options
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from studies.fresh import seed

@@ -7,9 +7,9 @@ from typing import Literal
 
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.pipeline import Order
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.pipeline import Mapping, Pipeline
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import RooflineFactors
 from studies.accuracy.systems import machine

@@ -22,8 +22,8 @@ from ddpsim.planning.break_even import FASTEST
 from ddpsim.planning.codec_break_even import SCHEMES, codec_rows
 from ddpsim.prediction.answers import Answers
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.link_rates import NIC, with_link_rate
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload

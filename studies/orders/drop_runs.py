@@ -21,9 +21,9 @@ from typing import Any
 
 from ddpsim.common.files import json_text, write_whole
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.job_options import DropBuckets
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from studies.command import parser

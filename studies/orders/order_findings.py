@@ -18,9 +18,9 @@ from ddpsim.common import shipped
 from ddpsim.common.files import json_text, write_whole
 from ddpsim.planning.order_bench import Bench, BenchMachine, bench
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.job_options import DropBuckets
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.order_trace import OrderTrace, load_order_trace

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.replayed import add_jitter

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from ddpsim.simulation import Options, Simulated
+    from ddpsim.simulation.engine import Simulated
+    from ddpsim.simulation.jobs.simulated import Options
     from ddpsim.topology.graph import Cluster
     from ddpsim.trace.metrics import Summary
     from ddpsim.workload import Workload
@@ -54,7 +55,7 @@ class AwsStep:
 
     def answer(self) -> dict[str, float | None]:
         """Return the iteration, its parts, and what the last allreduce takes, in seconds."""
-        from ddpsim.simulation import simulate_local
+        from ddpsim.simulation.engine import simulate_local
         from ddpsim.trace.metrics import summarise
 
         workload = step_of(self.gpu, self.batch, self.step_s)
@@ -66,7 +67,7 @@ class AwsStep:
 
     def _options(self) -> Options:
         from ddpsim.bucketing import BucketCaps
-        from ddpsim.simulation import Options
+        from ddpsim.simulation.jobs.simulated import Options
 
         return Options(
             caps=BucketCaps(bucket_cap_mb=CAP_MB, first_bucket_mb=CAP_MB),

@@ -60,8 +60,8 @@ class Step:
         """
         from ddpsim.bucketing import BucketCaps
         from ddpsim.prediction.predict import predict
-        from ddpsim.simulation import Options
         from ddpsim.simulation.job import Job
+        from ddpsim.simulation.jobs.simulated import Options
 
         nodes = -(-self.gpus // setup.GPUS_PER_SERVER)
         options = Options(

@@ -14,7 +14,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.execute import Collectives
 from ddpsim.common.units import MIB
 from ddpsim.prediction.models import Model
-from ddpsim.simulation import Options
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from studies.paper import setup

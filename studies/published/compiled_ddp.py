@@ -20,9 +20,9 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.graph_cuts import GraphCuts
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 from ddpsim.workload.replayed import with_optimizer

@@ -16,7 +16,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.calibrating.measured import read_table
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.simulation import Options
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload import Workload
 from studies.accuracy.rows import read_rows
 from studies.accuracy.systems import machine

@@ -20,10 +20,10 @@ from statistics import fmean, median
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.ddp_costs import Costs
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.representatives import RankKind
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named

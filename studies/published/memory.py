@@ -10,8 +10,8 @@ from pathlib import Path
 from ddpexec.capturing.estimate import estimate_step
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from studies.published.gpu_steps import prediction
 from studies.published.gpu_systems import cases, system_named

@@ -19,8 +19,8 @@ from ddpsim.collectives.conditions import CollectiveOptions
 from ddpsim.collectives.execute import make_transport
 from ddpsim.prediction.doubts.collectives import factors
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import NodeGroup
 from ddpsim.topology.node import NodeTemplate

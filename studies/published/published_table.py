@@ -12,8 +12,8 @@ from ddpexec.capturing.shapes import shape_of
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload

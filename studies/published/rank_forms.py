@@ -14,9 +14,9 @@ from itertools import product
 from statistics import fmean, median
 
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.representatives import expected_largest
+from ddpsim.simulation.jobs.simulated import Options
 from studies.accuracy.systems import machine
 from studies.command import parser
 from studies.published.many_ranks import ALIKE, Loss, Series, judging, losses, series, slowest

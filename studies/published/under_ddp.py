@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.cluster import Topology
 from ddpsim.workload import Workload
 

@@ -17,8 +17,8 @@ from ddpsim.report.charts import Axis, Chart, ChartLine, ChartPoint, categories
 from ddpsim.report.plots import PictureLayout, save_charts
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 

@@ -14,7 +14,7 @@ from itertools import cycle
 from typing import Any
 
 from ddpsim import BucketCaps, InputError, Options, Workload, load_topology, load_workload, predict
-from ddpsim.simulation import Simulated
+from ddpsim.simulation.engine import Simulated
 from ddpsim.simulation.jobs.pipeline import parse_pipeline
 from ddpsim.trace.records import Iteration
 from tests.ddpsim.simulation.builders import workload as small

@@ -33,8 +33,8 @@ from ddpsim.prediction.document import load_prediction
 from ddpsim.prediction.first import predict_first_iterations
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import names_code
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload

@@ -27,7 +27,7 @@ from ddpsim.planning.validate import MOVED, Validation, validate
 from ddpsim.prediction.named import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.report.plots import plot_timeline, plot_validation
-from ddpsim.simulation import Options
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.workload import Workload

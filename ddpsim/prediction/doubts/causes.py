@@ -45,10 +45,10 @@ from ddpsim.prediction.doubts.spreads import (
     at_end,
     find_fusing_spreads,
 )
-from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.ddp_costs import HOST_COSTS, Costs
 from ddpsim.simulation.jobs.graph_cuts import GraphCuts
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.far_gpus import farthest_from_nics
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload

@@ -109,8 +109,8 @@ class Job:
     def answer(self) -> dict[str, float]:
         """Return the mean iteration, one GPU's alone, the communication that is exposed, and the samples a second."""
         from ddpsim.prediction.predict import predict
-        from ddpsim.simulation import Options
         from ddpsim.simulation.job import Job
+        from ddpsim.simulation.jobs.simulated import Options
 
         options = Options(
             scheme=self.scheme, algorithm=self.algorithm, accumulate=self.accumulate, backend="nccl", sync="last"

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ddpexec.capturing.capture import CaptureSettings, capture_step, find_loading
 from ddpexec.capturing.own_step import OwnStep
 from ddpsim.common.errors import InputError
-from ddpsim.simulation import Options, simulate_local
+from ddpsim.simulation.engine import simulate_local
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload.files import workload_document, workload_from
 
 SAMPLE_S = 0.004

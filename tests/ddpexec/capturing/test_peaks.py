@@ -14,8 +14,8 @@ from torch import nn
 
 from ddpexec.capturing.estimate import estimate_step
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 from tests.ddpexec.capturing import gpt2_steps

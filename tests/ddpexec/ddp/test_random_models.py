@@ -18,7 +18,8 @@ from torch import nn
 from ddpexec.ddp import buckets, flat
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing.drop import skipped_buckets
-from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.engine import simulate
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
 from tests.ddpexec.ddp.random_models import DTYPES, WIDTH, loss_of, random_case

@@ -14,8 +14,8 @@ from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.bucketing.drop import aligned_plan
-from ddpsim.simulation import Options
 from ddpsim.simulation.jobs import representatives
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Phase

@@ -14,7 +14,8 @@ from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings
 from ddpsim.common.errors import InputError
 from ddpsim.common.options.input_stage import InputStage, input_stage
-from ddpsim.simulation import Options, simulate_local
+from ddpsim.simulation.engine import simulate_local
+from ddpsim.simulation.jobs.simulated import Options
 from tests.ddpexec.running.runs import CPU, trained_run
 from tests.ddpexec.small import small_workload
 

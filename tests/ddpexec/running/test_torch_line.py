@@ -16,8 +16,8 @@ from ddpsim.bucketing.caps import NO_CALL
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.planning.planner import plan
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.jobs.torch_line import caps_giving
 from ddpsim.topology.spec import load_topology
 from tests.ddpexec.groups import ranks

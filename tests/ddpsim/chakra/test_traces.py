@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from ddpsim import Options, load_topology, load_workload
-from ddpsim.chakra import import_trace, write_traces
+from ddpsim.chakra.importing import import_trace
 from ddpsim.chakra.schema import NodeType, Tensors, TraceNode, decode, encode
 from ddpsim.chakra.steps import PARAMETERS
+from ddpsim.chakra.writing import write_traces
 from ddpsim.common.errors import InputError, TraceError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation.job import Job

@@ -13,7 +13,7 @@ import pytest
 
 from ddpsim.planning.sweep import sweep
 from ddpsim.prediction.document import flat
-from ddpsim.simulation import simulate_local
+from ddpsim.simulation.engine import simulate_local
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 

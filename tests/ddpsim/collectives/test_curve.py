@@ -19,8 +19,8 @@ from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.collectives.shaped import shaped
 from tests.ddpsim.simulation.builders import workload

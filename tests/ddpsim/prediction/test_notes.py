@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim import load_topology, predict
-from ddpsim.simulation import Options
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload.profile import LEFT_OUT
 from tests.ddpsim.simulation.builders import workload
 

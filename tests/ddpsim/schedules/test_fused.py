@@ -12,7 +12,8 @@ from ddpsim.common.operation import Operation
 from ddpsim.schedules.fused import Horovod, MultiWorkerOptions, agreement_bytes, horovod, multiworker_mirrored
 from ddpsim.schedules.schedule import check
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.engine import simulate
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import workload

@@ -15,8 +15,9 @@ from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import TRAINERS, updated_elsewhere
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.engine import simulate
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import workload
 from tests.ddpsim.simulation.test_servers import ONE, byte_s, flat

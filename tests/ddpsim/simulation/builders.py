@@ -8,11 +8,11 @@ import simpy
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.execute import Collectives
 from ddpsim.common.operation import Operation
-from ddpsim.simulation import Options, Simulated
 from ddpsim.simulation.ddp_costs import remove_overlap_costs
-from ddpsim.simulation.engine import run_resolved, trace_of
+from ddpsim.simulation.engine import Simulated, run_resolved, trace_of
 from ddpsim.simulation.jobs.plans import plans_of
 from ddpsim.simulation.jobs.representatives import representatives_of
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.resolve import SimulatedIterations, Workloads, resolve
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology

@@ -9,9 +9,10 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.engine import simulate, simulate_local
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.rank_config import ADDED
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise

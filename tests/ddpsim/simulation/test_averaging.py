@@ -12,9 +12,10 @@ from ddpsim.common.errors import PlanError
 from ddpsim.common.operation import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import schemes_named
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.engine import simulate
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise

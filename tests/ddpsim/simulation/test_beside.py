@@ -7,10 +7,10 @@ import pytest
 from ddpsim.bucketing import BucketCaps
 from ddpsim.common.errors import InputError
 from ddpsim.prediction.predict import predict, without_beside
-from ddpsim.simulation import Options
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.beside import JobBeside
 from ddpsim.simulation.jobs.job_options import JobOptions
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.beside import place_beside
 from ddpsim.topology.spec import parse_topology
 from tests.ddpsim.simulation.builders import workload

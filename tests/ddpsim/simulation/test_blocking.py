@@ -11,9 +11,9 @@ from ddpsim.bucketing import Parameter
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.operation import Operation
 from ddpsim.schedules.schedule import message_document
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs
-from ddpsim.simulation.engine import Simulated
+from ddpsim.simulation.engine import Simulated, simulate
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Workload

@@ -11,8 +11,9 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.common.operation import Operation
 from ddpsim.schedules.compression import scheme
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import CodecCosts, Costs
+from ddpsim.simulation.engine import simulate
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.gpus import gpu_of

@@ -12,10 +12,11 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.engine import simulate
 from ddpsim.simulation.job import Job
 from ddpsim.simulation.jobs.graph_cuts import FORWARD_SHARE, GraphCuts, cuts_s, group_by_graphs
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.gpus import gpu_named

@@ -10,9 +10,9 @@ import simpy
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.operation import Operation
-from ddpsim.simulation import simulate
 from ddpsim.simulation.contention import ConcurrentCollectives
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.engine import simulate
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology

@@ -12,8 +12,9 @@ from ddpsim.bucketing.order.predictors import MeanReady
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.errors import InputError
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.engine import simulate
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload
 

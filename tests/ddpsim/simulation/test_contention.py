@@ -14,11 +14,12 @@ from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import make_transport
 from ddpsim.common.operation import Operation
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, Share, share_of
 from ddpsim.simulation.ddp_costs import Costs, remove_overlap_costs
+from ddpsim.simulation.engine import simulate
 from ddpsim.simulation.graph import Collective
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS

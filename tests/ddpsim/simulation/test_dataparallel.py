@@ -14,7 +14,8 @@ from ddpsim.common.operation import Operation
 from ddpsim.schedules.dataparallel import BUFFER_BYTES
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.engine import simulate
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.scheduling import REPLICATE_S
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise

@@ -12,9 +12,9 @@ from ddpsim.collectives.execute import make_transport
 from ddpsim.common.errors import InputError, TopologyError
 from ddpsim.common.operation import Operation
 from ddpsim.prediction.memory import Memory
-from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.communication import Assumptions, Communication
-from ddpsim.simulation.engine import run_job
+from ddpsim.simulation.engine import run_job, simulate, simulate_local
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.placement import place
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_trace

@@ -11,8 +11,9 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.common.errors import InputError, WorkloadError
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.engine import simulate, simulate_local
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import PARTS
 from ddpsim.workload.iteration_profile import paces, without

@@ -12,10 +12,11 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.common.operation import Operation
-from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.engine import simulate, simulate_local
 from ddpsim.simulation.graph import Collective
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Buffer
 from tests.ddpsim.simulation.builders import every_rank, period, place, wire_s, workload

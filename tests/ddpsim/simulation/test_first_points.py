@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.engine import simulate
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise

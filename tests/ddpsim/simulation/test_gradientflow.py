@@ -14,9 +14,10 @@ from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.fused import gradientflow
 from ddpsim.schedules.schedule import check
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.engine import simulate
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.files import load_workload

@@ -9,8 +9,9 @@ import pytest
 from ddpsim.common.errors import InputError
 from ddpsim.common.options.input_stage import InputStage
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.engine import simulate, simulate_local
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import ALIKE, workload

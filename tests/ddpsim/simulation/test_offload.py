@@ -13,7 +13,8 @@ from ddpsim.common.errors import InputError, PlanError
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.engine import simulate
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace

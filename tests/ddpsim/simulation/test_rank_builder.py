@@ -6,9 +6,10 @@ from dataclasses import asdict
 
 import pytest
 
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import KERNELS, Costs
+from ddpsim.simulation.engine import simulate
 from ddpsim.simulation.graph import Cause, ExecutionModel, NodeKind, StepGraph
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.rank_builder import AT_ONCE, QUEUED, RankBuilder
 from ddpsim.topology.spec import load_topology

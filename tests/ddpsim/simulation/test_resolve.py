@@ -12,9 +12,10 @@ import pytest
 import ddpsim.simulation
 import ddpsim.simulation.retiming
 from ddpsim.common.errors import DdpsimError
-from ddpsim.simulation import Options, resolve
+from ddpsim.simulation import resolve
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.retiming.retime import run_again
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload

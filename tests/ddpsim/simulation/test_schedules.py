@@ -17,8 +17,9 @@ from ddpsim.schedules.points import Point, PointKind
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import ddp, naive
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.engine import simulate
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.resolve import SimulatedIterations, resolve
 from ddpsim.topology.placement import Placement
 from ddpsim.trace.json import read_trace, write_trace

@@ -18,13 +18,13 @@ from ddpsim.common.operation import Operation
 from ddpsim.common.units import MIB
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import slow_messages
 from ddpsim.simulation.ddp_costs import Costs
-from ddpsim.simulation.engine import run_job, trace_of
+from ddpsim.simulation.engine import run_job, simulate, trace_of
 from ddpsim.simulation.graph import Collective
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.parameter_servers import ServerConnection, ServerLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology

@@ -10,10 +10,10 @@ from ddpsim.collectives.execute import find_rank_paths, make_transport
 from ddpsim.common.errors import InputError
 from ddpsim.common.operation import Operation
 from ddpsim.schedules.pipeline import find_end_times, works_of
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.engine import run_job
+from ddpsim.simulation.engine import run_job, simulate
 from ddpsim.simulation.jobs.pipeline import Pipeline, parse_pipeline
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.jobs.stages import parts_of
 from ddpsim.simulation.retiming.retime import periods_s, run_again
 from ddpsim.topology.spec import load_topology

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.common.errors import InputError
-from ddpsim.simulation import Options
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.resolve import resolve
 from ddpsim.topology.spec import parse_topology
 from tests.ddpsim.simulation.builders import every_rank, workload

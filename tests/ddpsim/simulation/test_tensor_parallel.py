@@ -17,9 +17,9 @@ from ddpsim.prediction.periods import periods_under
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.mesh import DATA, LAYERS, TENSOR
-from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.placement import place
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace, write_trace

@@ -12,9 +12,10 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.engine import simulate, simulate_local
 from ddpsim.simulation.job import Job
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload

@@ -12,8 +12,9 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.common.errors import InputError
-from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.ddp_costs import Costs
+from ddpsim.simulation.engine import simulate
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Phase

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from ddpsim.common.errors import InputError
-from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.engine import simulate, simulate_local
 from ddpsim.simulation.jobs.representatives import RankKind, draw_latest, factors_of
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.jobs.straggling import StragglerDistribution
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from ddpsim.bucketing import Parameter
 from ddpsim.common.errors import UnknownNameError, WorkloadError
-from ddpsim.simulation import Options, simulate_local
+from ddpsim.simulation.engine import simulate_local
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload.anchors import Anchor
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import GPUS, gpu_named

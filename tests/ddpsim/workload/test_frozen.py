@@ -18,8 +18,8 @@ from ddpexec.capturing.estimate import estimate_step
 from ddpsim import Options, load_topology, predict
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import in_registration_order
-from ddpsim.chakra import import_trace as import_chakra
-from ddpsim.chakra import write_traces
+from ddpsim.chakra.importing import import_trace as import_chakra
+from ddpsim.chakra.writing import write_traces
 from ddpsim.common.errors import WorkloadError
 from ddpsim.common.operation import Operation
 from ddpsim.prediction.first import messages_of

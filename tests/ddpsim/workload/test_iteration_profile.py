@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from ddpsim import load_topology, load_workload
 from ddpsim.prediction.predict import local_period_s
-from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.engine import simulate, simulate_local
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Phase
 from ddpsim.workload.iteration_profile import merge_latest, paces

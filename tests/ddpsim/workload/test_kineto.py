@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.common.errors import TraceError, WorkloadError
-from ddpsim.simulation import Options, simulate_local
+from ddpsim.simulation.engine import simulate_local
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.kineto.iterations import buckets_in
 from ddpsim.workload.kineto.workload import import_trace, open_trace, workload_in

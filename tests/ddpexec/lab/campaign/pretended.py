@@ -13,7 +13,7 @@ from ddpexec.lab.campaign.campaign import carry_out
 from ddpexec.lab.campaign.results import Result
 from ddpexec.lab.campaign.spec import Campaign, Configuration
 from ddpsim.common.errors import InputError
-from ddpsim.simulation import simulate
+from ddpsim.simulation.engine import simulate
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import write_trace
 from ddpsim.trace.records import Trace

@@ -4,8 +4,9 @@ import pytest
 
 from ddpsim import InputError, load_topology
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.engine import simulate
 from ddpsim.simulation.jobs.pipeline import parse_pipeline
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload
 

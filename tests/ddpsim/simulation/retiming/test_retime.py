@@ -12,10 +12,10 @@ from ddpsim import predict
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.prediction.doubts.causes import doubts_of
 from ddpsim.prediction.periods import periods_under, with_assumptions
-from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_job, trace_of
 from ddpsim.simulation.jobs.pipeline import parse_pipeline
+from ddpsim.simulation.jobs.simulated import Options
 from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.simulation.retiming.retime import periods_s, run_again
 from ddpsim.topology.spec import load_topology
