@@ -18,10 +18,10 @@ _SHOWN = 24
 """Rows of collectives in the text, `--json` has all; chosen by hand, for one screen."""
 
 
-def text(explanation: Explanation) -> str:
+def text(run: Explanation) -> str:
     """Return the explanation as text."""
-    answer = [_step(explanation), _format_rank(explanation), _advice(explanation)]
-    blocks = [*answer, _parts(explanation), _buckets(explanation), _collectives(explanation), _ranks(explanation)]
+    answer = [_step(run), _format_rank(run), _advice(run)]
+    blocks = [*answer, _parts(run), _buckets(run), _collectives(run), _ranks(run)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -36,57 +36,52 @@ def changes(since: RunComparison) -> str:
     return "\n".join(lines)
 
 
-def _step(explanation: Explanation) -> str:
-    traced, ranks = explanation.traced, explanation.ranks
+def _step(run: Explanation) -> str:
+    traced, ranks = run.traced, run.ranks
     band = f"{format_time(traced.iteration_low_s)} to {format_time(traced.iteration_high_s)}"
     usual = f"{format_time(traced.iteration_s)} ({band}), median of {format_count(traced.iterations, 'step')}"
-    lines = [f"traced step  {usual}; bottleneck: {explanation.bound_text}"]
-    if explanation.profiler_s is not None and explanation.untraced_s is not None:
-        without = format_time(explanation.untraced_s)
-        lines.append(f"profiler     {format_time(explanation.profiler_s)} of it; without it {without}")
+    lines = [f"traced step  {usual}; bottleneck: {run.bound_text}"]
+    if run.profiler_s is not None and run.untraced_s is not None:
+        without = format_time(run.untraced_s)
+        lines.append(f"profiler     {format_time(run.profiler_s)} of it; without it {without}")
     if (added := ranks.ranks[0].accumulation) is not None:
         lines.append(describe_accumulation(added.accumulate, added.reducing))
     have = f"{len(ranks.ranks)} of {format_count(ranks.world_size, 'rank')} traced"
     missing = ", ".join(str(rank) for rank in ranks.missing[:16])
     lines.append(f"{have}{f', missing: {missing}' if missing else ''}")
     if len(ranks.ranks) > 1:
-        clocks = explanation.alignment
+        clocks = run.alignment
         how = "agree" if clocks.agreed else "were aligned by collectives"
         apart = f"ranks end the same collective {format_time(clocks.residual_s)} apart (90th percentile)"
         lines.append(f"clocks {how}, over {format_count(clocks.collectives, 'collective')}; {apart}")
     return "\n".join(lines)
 
 
-def _format_rank(explanation: Explanation) -> str:
+def _format_rank(run: Explanation) -> str:
     lines = []
-    if explanation.late is not None:
-        late = explanation.late
+    if run.late is not None:
+        late = run.late
         what = f"rank {late.rank} is late by {format_time(late.seconds)} a step, in {late.phase}"
         lines.append(
             f"{what}; cause: {late.cause}{late.describe_elsewhere()} (over {format_count(late.steps, 'step')})"
         )
-    if explanation.link is not None:
-        lines.append(f"slow link: {explanation.link.text()}")
-    if explanation.recorded is not None:
-        lines += [f"flight recorder: {line}" for line in explanation.recorded.lines()]
-    if explanation.no_verdict_reason is not None:
-        lines.insert(0, explanation.no_verdict_reason)
-    elif explanation.late is None and explanation.link is None and len(explanation.ranks.ranks) > 1:
-        nobody = "none of the traced ranks is late" if explanation.ranks.missing else "no rank is late"
-        lines.insert(
-            0, break_line(f"{nobody}: {explanation.uncertain_excess}" if explanation.uncertain_excess else nobody)
-        )
+    if run.link is not None:
+        lines.append(f"slow link: {run.link.text()}")
+    if run.recorded is not None:
+        lines += [f"flight recorder: {line}" for line in run.recorded.lines()]
+    if run.no_verdict_reason is not None:
+        lines.insert(0, run.no_verdict_reason)
+    elif run.late is None and run.link is None and len(run.ranks.ranks) > 1:
+        nobody = "none of the traced ranks is late" if run.ranks.missing else "no rank is late"
+        lines.insert(0, break_line(f"{nobody}: {run.uncertain_excess}" if run.uncertain_excess else nobody))
     return "\n".join(lines)
 
 
-def _parts(explanation: Explanation) -> str:
-    predicted, shown = explanation.predicted, explanation.tables()[PARTS].text("  ")
+def _parts(run: Explanation) -> str:
+    predicted, shown = run.predicted, run.tables()[PARTS].text("  ")
     if predicted is None:
         return "\n".join(
-            [
-                shown,
-                *([] if explanation.unpredicted is None else [break_line(f"not predicted: {explanation.unpredicted}")]),
-            ]
+            [shown, *([] if run.unpredicted is None else [break_line(f"not predicted: {run.unpredicted}")])]
         )
     where = f"on {format_count(predicted.prediction.nodes, 'node')} of {predicted.prediction.topology.name}"
     inside = "includes" if predicted.holds else "does NOT include"
@@ -99,32 +94,32 @@ def _parts(explanation: Explanation) -> str:
     )
 
 
-def _buckets(explanation: Explanation) -> str:
-    return f"buckets: {explanation.buckets}" if explanation.buckets else ""
+def _buckets(run: Explanation) -> str:
+    return f"buckets: {run.buckets}" if run.buckets else ""
 
 
-def _collectives(explanation: Explanation) -> str:
-    if not explanation.splits:
+def _collectives(run: Explanation) -> str:
+    if not run.splits:
         return ""
-    several = len(explanation.ranks.ranks) > 1
-    times = explanation.describe_times(several=several)
-    lines = [break_line(f"collectives, ms: {times}"), first_rows(explanation.tables()[COLLECTIVES], _SHOWN)]
-    if several and any(split.bound for split in explanation.splits):
+    several = len(run.ranks.ranks) > 1
+    times = run.describe_times(several=several)
+    lines = [break_line(f"collectives, ms: {times}"), first_rows(run.tables()[COLLECTIVES], _SHOWN)]
+    if several and any(split.bound for split in run.splits):
         lines.append("without a last rank: not all ranks take part; waiting is at least, wire at most as shown")
     if not several:
         lines.append("one rank: wire as fast as in its fastest collective; waiting is at least, wire at most as shown")
     return "\n".join(lines)
 
 
-def _ranks(explanation: Explanation) -> str:
-    if not explanation.excess_s:
+def _ranks(run: Explanation) -> str:
+    if not run.excess_s:
         return ""
     title = "how much longer each rank computes and loads than the median of the others, ms a step"
-    return f"{title}\n{explanation.tables()[RANKS].first(_SHOWN).text()}"
+    return f"{title}\n{run.tables()[RANKS].first(_SHOWN).text()}"
 
 
-def _advice(explanation: Explanation) -> str:
-    return "\n".join(break_line(f"- {line}") for line in explanation.advice)
+def _advice(run: Explanation) -> str:
+    return "\n".join(break_line(f"- {line}") for line in run.advice)
 
 
 def tuning_text(tuning: Tuning) -> str:

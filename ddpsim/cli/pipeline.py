@@ -29,12 +29,7 @@ class PipelineArguments:
 
 
 @expand
-def pipeline(
-    arguments: PipelineArguments,
-    pipe: Pipeline,
-    constants: ConstantOptions,
-    output: Output,
-) -> None:
+def pipeline(arguments: PipelineArguments, pipe: Pipeline, constants: ConstantOptions, output: Output) -> None:
     """Predict the step of a model in stages (GPipe, PipeDream) or in cut layers (Mesh-TensorFlow), and its bubble.
 
     It is `ddpsim predict --pipeline`, with `--scheme flat` where gradients are summed after the last work.
@@ -69,10 +64,7 @@ def _text(step: PipelineStep, pipe: Pipeline) -> str:
         {"part": "computed by the busiest rank", "time_s": step.compute_s},
         {"part": "idle, mean of the ranks", "share": step.bubble},
         {"part": "allreduces of gradients over replicas, on the wire", "time_s": step.allreduce_s},
-        {
-            "part": "waiting for them after the last micro-batch, with launches",
-            "time_s": step.exposed_allreduce_s,
-        },
+        {"part": "waiting for them after the last micro-batch, with launches", "time_s": step.exposed_allreduce_s},
     ]
     if pipe.tensor_ranks > 1:
         rows.append({"part": "allreduces of activations over layers' ranks", "time_s": step.activations_s})

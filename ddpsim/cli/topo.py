@@ -267,10 +267,7 @@ class ShowArguments:
 
 @app.command()
 @expand
-def show(
-    arguments: ShowArguments,
-    output: Output,
-) -> None:
+def show(arguments: ShowArguments, output: Output) -> None:
     """Show one machine: its links, bandwidths in each direction, NCCL's transports between its GPUs, sources."""
     from ddpsim.topology.spec import load_topology
 

@@ -171,11 +171,7 @@ class AnchorArguments:
 
 @app.command(cls=SectionedCommand)
 @expand
-def anchor(
-    arguments: AnchorArguments,
-    options: Options,
-    output: Output,
-) -> None:
+def anchor(arguments: AnchorArguments, options: Options, output: Output) -> None:
     """Give a workload the pace at which its distributed step takes what somebody measured."""
     from math import exp
 

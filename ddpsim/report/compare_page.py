@@ -19,14 +19,7 @@ from ddpsim.report.charts.kinds import Step, step_charts
 from ddpsim.report.charts.model import Axis, Chart, ChartLine, ChartPoint
 from ddpsim.report.charts.timeline import number, timeline_from_trace
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
-from ddpsim.report.rows import (
-    MOST_ROWS,
-    MOST_TIMELINES,
-    Row,
-    bar,
-    chart_over_nodes,
-    step_of,
-)
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, bar, chart_over_nodes, step_of
 from ddpsim.report.wording import format_number_band, format_one_step, format_unranked, step
 
 _CURVES_NOTE = (
@@ -61,7 +54,7 @@ def compare_report(
     bests = {model: comparison.best_of(model) for model in comparison.models}
     found_best = [row for row in bests.values() if row is not None]
     first = next((number for number, row in enumerate(rows) if any(row is each for each in found_best[:1])), 0)
-    drawn_rows = sorted(range(len(rows)), key=lambda each: (each != first, each))[:MOST_TIMELINES]
+    picks = sorted(range(len(rows)), key=lambda each: (each != first, each))[:MOST_TIMELINES]
     predictions = [row.prediction for row in rows]
     return Report(
         title=f"{', '.join(comparison.models)} on {format_count(len({row.machine for row in rows}), 'machine')}",
@@ -73,13 +66,9 @@ def compare_report(
             *_list_costs(records),
             Table("Machines side by side", table_of("compare", records[:MOST_ROWS], columns), _note(records)),
             *_list_others(comparison),
-            BarChart(
-                "Where the time goes", tuple(bar(records[each], _label(records, each)) for each in sorted(drawn_rows))
-            ),
+            BarChart("Where the time goes", tuple(bar(records[each], _label(records, each)) for each in sorted(picks))),
             *_curves(comparison, records),
-            TimelineChart(
-                drawn, tuple(_choice(rows, records, each) for each in drawn_rows), f"{drawn} {_TIMELINE_NOTE}"
-            ),
+            TimelineChart(drawn, tuple(_choice(rows, records, each) for each in picks), f"{drawn} {_TIMELINE_NOTE}"),
             *assumptions(
                 [row.document() for row in rows],
                 {p.workload.name: p.workload for p in predictions}.values(),

@@ -39,7 +39,7 @@ _BOUND = {
 
 
 def explain_report(
-    explanation: Explanation, *, title: str = "a traced run", command: str = "", since: RunComparison | None = None
+    run: Explanation, *, title: str = "a traced run", command: str = "", since: RunComparison | None = None
 ) -> Report:
     """Return the report of an explanation.
 
@@ -51,21 +51,21 @@ def explain_report(
     """
     return Report(
         title=f"Where the step goes: {title}",
-        verdict=(_verdict_since(since) + _step(explanation), _format_rank(explanation)),
-        paste=_paste(explanation),
-        notes=explanation.notes,
+        verdict=(_verdict_since(since) + _step(run), _format_rank(run)),
+        paste=_paste(run),
+        notes=run.notes,
         command=command,
         sections=(
             *_list_since(since),
-            *_advice(explanation),
-            BarChart("Where the time goes", _bars(explanation), _BARS_NOTE),
-            _terms(explanation),
-            *_collectives(explanation),
-            *_timeline(explanation),
-            *_ranks(explanation),
-            *_recorder(explanation),
-            *_doubts(explanation),
-            _traces(explanation),
+            *_advice(run),
+            BarChart("Where the time goes", _bars(run), _BARS_NOTE),
+            _terms(run),
+            *_collectives(run),
+            *_timeline(run),
+            *_ranks(run),
+            *_recorder(run),
+            *_doubts(run),
+            _traces(run),
         ),
     )
 
@@ -91,12 +91,12 @@ def _list_since(since: RunComparison | None) -> tuple[Table, ...]:
     return *times, Table("What else is different", ResultTable(("", "now, and then"), lines, frozenset({1})))
 
 
-def _step(explanation: Explanation) -> str:
-    traced, predicted = explanation.traced, explanation.predicted
+def _step(run: Explanation) -> str:
+    traced, predicted = run.traced, run.predicted
     band = f"{format_time(traced.iteration_low_s)} to {format_time(traced.iteration_high_s)}"
-    sentence = f"A traced step takes {format_time(traced.iteration_s)} ({band}), bound by {_name_bound(explanation)}"
-    if explanation.profiler_s is not None:
-        sentence += f"; {format_time(explanation.profiler_s)} of it is the profiler's"
+    sentence = f"A traced step takes {format_time(traced.iteration_s)} ({band}), bound by {_name_bound(run)}"
+    if run.profiler_s is not None:
+        sentence += f"; {format_time(run.profiler_s)} of it is the profiler's"
     if predicted is None:
         return f"{sentence}."
     inside = "inside" if predicted.holds else "outside"
@@ -104,52 +104,50 @@ def _step(explanation: Explanation) -> str:
     return f"{sentence}; predicted are {step}, the trace {inside} the band."
 
 
-def _name_bound(explanation: Explanation) -> str:
-    whose = explanation.bound == "rank" or len(explanation.shares.bounds) > 1
-    return explanation.bound_text if whose else _BOUND[explanation.bound]
+def _name_bound(run: Explanation) -> str:
+    whose = run.bound == "rank" or len(run.shares.bounds) > 1
+    return run.bound_text if whose else _BOUND[run.bound]
 
 
-def _format_rank(explanation: Explanation) -> str:
+def _format_rank(run: Explanation) -> str:
     sentences = []
-    if explanation.late is not None:
-        late = explanation.late
+    if run.late is not None:
+        late = run.late
         sentences.append(
             f"Rank {late.rank} is {format_time(late.seconds)} late a step in {late.phase} ({late.cause})"
             f"{late.describe_elsewhere()}."
         )
-    if explanation.link is not None:
-        sentences.append(f"A link is slow: {explanation.link.text()}.")
-    if explanation.no_verdict_reason is not None:
-        sentences.append(f"{explanation.no_verdict_reason[:1].upper()}{explanation.no_verdict_reason[1:]}.")
+    if run.link is not None:
+        sentences.append(f"A link is slow: {run.link.text()}.")
+    if run.no_verdict_reason is not None:
+        sentences.append(f"{run.no_verdict_reason[:1].upper()}{run.no_verdict_reason[1:]}.")
     elif not sentences:
-        none = "None of the traced ranks is late" if explanation.ranks.missing else "No rank is late"
-        none = f"{none}: {explanation.uncertain_excess}." if explanation.uncertain_excess else f"{none}."
-        sentences.append(none if len(explanation.ranks.ranks) > 1 else "One rank alone is traced: none can be late.")
-    if explanation.ranks.missing:
-        sentences.append(
-            f"{format_count(len(explanation.ranks.missing), 'rank')} of {explanation.ranks.world_size} left no trace."
-        )
+        none = "None of the traced ranks is late" if run.ranks.missing else "No rank is late"
+        none = f"{none}: {run.uncertain_excess}." if run.uncertain_excess else f"{none}."
+        sentences.append(none if len(run.ranks.ranks) > 1 else "One rank alone is traced: none can be late.")
+    if run.ranks.missing:
+        sentences.append(f"{format_count(len(run.ranks.missing), 'rank')} of {run.ranks.world_size} left no trace.")
     return " ".join(sentences)
 
 
-def _paste(explanation: Explanation) -> tuple[tuple[str, str], ...]:
-    predicted = explanation.predicted
+def _paste(run: Explanation) -> tuple[tuple[str, str], ...]:
+    predicted = run.predicted
     if predicted is None or predicted.row is None or not (predicted.worth_it or predicted.trial):
         return ()
     gains = str(predicted.trial) if predicted.trial else f"gains {format_gain(*predicted.best_gain, 'of the step ')}"
     return ((gains, predicted.row.best.plan.torch),)
 
 
-def _advice(explanation: Explanation) -> tuple[Table, ...]:
-    if not explanation.advice:
+def _advice(run: Explanation) -> tuple[Table, ...]:
+    if not run.advice:
         return ()
-    rows = tuple((str(number), line) for number, line in enumerate(explanation.advice, start=1))
+    rows = tuple((str(number), line) for number, line in enumerate(run.advice, start=1))
     return (Table("What to look at", ResultTable(("", "first things first"), rows, frozenset({1}))),)
 
 
-def _bars(explanation: Explanation) -> tuple[StackedBar, ...]:
-    traced, predicted = explanation.traced, explanation.predicted
-    parts = _select_drawn(list(explanation.parts.items()))
+def _bars(run: Explanation) -> tuple[StackedBar, ...]:
+    traced, predicted = run.traced, run.predicted
+    parts = _select_drawn(list(run.parts.items()))
     bars = [StackedBar("traced", parts, traced.iteration_low_s, traced.iteration_high_s)]
     if predicted is not None:
         bars.append(
@@ -167,43 +165,41 @@ def _select_drawn(parts: Sequence[tuple[str, float]]) -> tuple[tuple[str, float]
     return tuple((_name(name), max(0.0, seconds)) for name, seconds in parts)
 
 
-def _terms(explanation: Explanation) -> Table:
-    shown = explanation.tables()[PARTS]
-    if explanation.predicted is None:
+def _terms(run: Explanation) -> Table:
+    shown = run.tables()[PARTS]
+    if run.predicted is None:
         return Table(PARTS, shown)
     note = "The prediction is of the traced configuration: its buckets, its machine, DDP's own host costs as traced."
     return Table("Traced and predicted", shown, note)
 
 
-def _collectives(explanation: Explanation) -> tuple[Table, ...]:
-    if not explanation.splits:
+def _collectives(run: Explanation) -> tuple[Table, ...]:
+    if not run.splits:
         return ()
     bound = "One rank alone: waiting is the least and the wire the most that they may be."
-    several = not all(split.bound for split in explanation.splits)
-    times = explanation.describe_times(several=several)
+    several = not all(split.bound for split in run.splits)
+    times = run.describe_times(several=several)
     note = f"{'' if several else f'{bound} '}{times[:1].upper()}{times[1:]}."
-    note_with_buckets = (
-        f"{note} {explanation.buckets[:1].upper()}{explanation.buckets[1:]}." if explanation.buckets else note
-    )
-    return (Table(COLLECTIVES, explanation.tables()[COLLECTIVES].first(MOST_ROWS), note_with_buckets),)
+    text = f"{note} {run.buckets[:1].upper()}{run.buckets[1:]}." if run.buckets else note
+    return (Table(COLLECTIVES, run.tables()[COLLECTIVES].first(MOST_ROWS), text),)
 
 
-def _timeline(explanation: Explanation) -> tuple[TimelineChart, ...]:
-    counts = tuple(len(split.parameters) or None for split in explanation.splits)
-    lives = tuple(_life(split) for split in explanation.splits)
-    steps = [TimelineStep("traced", explanation.traced.iteration_s, _phases(explanation), lives, counts)]
-    if explanation.predicted is not None:
-        prediction = explanation.predicted.prediction
+def _timeline(run: Explanation) -> tuple[TimelineChart, ...]:
+    counts = tuple(len(split.parameters) or None for split in run.splits)
+    lives = tuple(_life(split) for split in run.splits)
+    steps = [TimelineStep("traced", run.traced.iteration_s, _phases(run), lives, counts)]
+    if run.predicted is not None:
+        prediction = run.predicted.prediction
         steps.append(timeline_from_document(prediction.document(), "predicted", prediction.critical_path.spans))
     note = "Parts one after another, and each collective's times, medians of the traced steps, on the lowest rank."
-    return (TimelineChart("One step", (StepsChart("the run", tuple(steps)),), note),) if explanation.splits else ()
+    return (TimelineChart("One step", (StepsChart("the run", tuple(steps)),), note),) if run.splits else ()
 
 
-def _phases(explanation: Explanation) -> tuple[tuple[str, float, float], ...]:
-    parts, step_s = explanation.parts, explanation.traced.iteration_s
+def _phases(run: Explanation) -> tuple[tuple[str, float, float], ...]:
+    parts, step_s = run.parts, run.traced.iteration_s
     broadcast = parts["buffer_broadcast_s"]
     forward = broadcast + parts["forward_s"]
-    ready = max((split.ready_s for split in explanation.splits), default=0.0)
+    ready = max((split.ready_s for split in run.splits), default=0.0)
     backward = max(forward + parts["backward_compute_s"], ready)
     update = step_s - parts["input_s"]
     phases = (
@@ -230,28 +226,28 @@ def _life(split: CollectiveSummary) -> BucketTimes:
     )
 
 
-def _ranks(explanation: Explanation) -> tuple[Table, ...]:
-    if not explanation.excess_s:
+def _ranks(run: Explanation) -> tuple[Table, ...]:
+    if not run.excess_s:
         return ()
     note = "What each rank takes by itself, before any collective, beyond the median of the others, ms a step."
-    return (Table(RANKS, explanation.tables()[RANKS].first(MOST_ROWS), note),)
+    return (Table(RANKS, run.tables()[RANKS].first(MOST_ROWS), note),)
 
 
-def _recorder(explanation: Explanation) -> tuple[Table, ...]:
-    if explanation.recorded is None:
+def _recorder(run: Explanation) -> tuple[Table, ...]:
+    if run.recorded is None:
         return ()
-    rows = tuple((line,) for line in explanation.recorded.lines())
+    rows = tuple((line,) for line in run.recorded.lines())
     return (Table("NCCL's flight recorder", ResultTable(("what it says",), rows)),)
 
 
-def _doubts(explanation: Explanation) -> tuple[Table, ...]:
-    return () if explanation.predicted is None else tuple(doubt_tables([explanation.predicted.prediction.document()]))
+def _doubts(run: Explanation) -> tuple[Table, ...]:
+    return () if run.predicted is None else tuple(doubt_tables([run.predicted.prediction.document()]))
 
 
-def _traces(explanation: Explanation) -> Table:
-    offsets = explanation.alignment.offsets_s
-    rows = tuple(_trace(rank, offsets.get(rank.rank or 0, 0.0)) for rank in explanation.ranks.ranks[:MOST_ROWS])
-    residual = format_time(explanation.alignment.residual_s)
+def _traces(run: Explanation) -> Table:
+    offsets = run.alignment.offsets_s
+    rows = tuple(_trace(rank, offsets.get(rank.rank or 0, 0.0)) for rank in run.ranks.ranks[:MOST_ROWS])
+    residual = format_time(run.alignment.residual_s)
     note = f"Clocks: ends of the same collective are {residual} apart (90th percentile) after the offsets."
     header = ("rank", "file", "written by", "device", "steps", "clock")
     return Table("Traces", ResultTable(header, rows, frozenset({1, 2, 3})), note)

@@ -12,14 +12,7 @@ from ddpsim.report.charts.kinds import step_charts
 from ddpsim.report.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
 from ddpsim.report.charts.timeline import TimelineStep, number, timeline_from_document
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
-from ddpsim.report.rows import (
-    MOST_ROWS,
-    MOST_TIMELINES,
-    Row,
-    bar,
-    chart_over_nodes,
-    step_of,
-)
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, bar, chart_over_nodes, step_of
 from ddpsim.report.wording import format_each, format_one_step, format_time_band
 from ddpsim.simulation.job import Job
 

@@ -172,26 +172,22 @@ def _tuple_schema(inner: tuple[Any, ...], bounds: Mapping[str, Any]) -> CoreSche
 
 
 def _record_schema(kind: Any) -> CoreSchema:
-    fields_of_schema = []
+    parts = []
     for each in fields_in_file(kind):
         schema = _schema(each.hint)
         if each.default is not MISSING and not each.key.stated:
             schema = _with_default(schema, each.field)
         alias: list[str | int] | None = [*each.key.path] or None
-        fields_of_schema.append(
-            core_schema.dataclass_field(each.field.name, schema, kw_only=True, validation_alias=alias)
-        )
-    read_names = {each.field.name for each in fields_in_file(kind)}
+        parts.append(core_schema.dataclass_field(each.field.name, schema, kw_only=True, validation_alias=alias))
+    known = {each.field.name for each in fields_in_file(kind)}
     for field in fields(kind):
-        if field.name not in read_names:
+        if field.name not in known:
             # A key of that name in the file is not this field: `init=False` keeps it out.
             schema = _with_default(core_schema.any_schema(), field)
-            fields_of_schema.append(core_schema.dataclass_field(field.name, schema, init=False))
+            parts.append(core_schema.dataclass_field(field.name, schema, init=False))
     record = core_schema.dataclass_schema(
         kind,
-        core_schema.dataclass_args_schema(
-            kind.__name__, fields_of_schema, extra_behavior=getattr(kind, "EXTRA", "ignore")
-        ),
+        core_schema.dataclass_args_schema(kind.__name__, parts, extra_behavior=getattr(kind, "EXTRA", "ignore")),
         [field.name for field in fields(kind)],
         post_init=hasattr(kind, "__post_init__"),
         slots=hasattr(kind, "__slots__"),

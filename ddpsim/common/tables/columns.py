@@ -69,19 +69,17 @@ def cell_of(record: Record, key: str, *, bands: bool = True, plain: bool = False
     return _format_band(key, record, digits) if bands else _cell(key, record.get(key), digits)
 
 
-def table_of(
-    command: str, records: Sequence[Record], columns: Sequence[str] = (), *, bands: bool = True
-) -> ResultTable:
+def table_of(command: str, records: Sequence[Record], keys: Sequence[str] = (), *, bands: bool = True) -> ResultTable:
     """Return a command's table of its records.
 
     Args:
         command: one of `SHOWN`; of any other name all columns are shown.
         records: flat.
-        columns: names of columns to show instead.
+        keys: names of columns to show instead.
         bands: as those of `cell_of`.
     """
     currency = next((str(found) for record in records if (found := record.get("cost_currency"))), "cost")
-    names = columns or list_shown(command, records)
+    names = keys or list_shown(command, records)
     shown = SHOWN.get(command, _ALL)
     rows = tuple(
         tuple(cell_of(record, name, bands=bands, plain=name in shown.plain, digits=shown.digits) for name in names)
@@ -94,20 +92,20 @@ def table_of(
 _ALL = ShownColumns(())
 
 
-def text_of(command: str, records: Sequence[Record], columns: Sequence[str] = (), *, bands: bool = False) -> str:
+def text_of(command: str, records: Sequence[Record], keys: Sequence[str] = (), *, bands: bool = False) -> str:
     """Return the same as text; a table that is too wide is cut, with the columns that identify a row in each part."""
-    names = columns or list_shown(command, records)
+    names = keys or list_shown(command, records)
     places = [number for number, name in enumerate(names) if name in DECLARED and DECLARED[name].place]
     return table_of(command, records, names, bands=bands).parts(places)
 
 
-def csv_of(command: str, records: Sequence[Record], columns: Sequence[str] = ()) -> str:
+def csv_of(command: str, records: Sequence[Record], keys: Sequence[str] = ()) -> str:
     """Return the same as CSV: names, and values in the units of their names; words where a column has no such key.
 
     Costs, which stand below in text, are more columns.
     """
     shown = [each for each in (command, f"{command}: costs") if each in SHOWN]
-    names = columns or tuple(dict.fromkeys(name for each in shown for name in list_shown(each, records)))
+    names = keys or tuple(dict.fromkeys(name for each in shown for name in list_shown(each, records)))
     lines = StringIO()
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(names)
