@@ -39,9 +39,8 @@ class PlanRow:
     """The best buckets of one machine and node count, and torch's default.
 
     Attributes:
-        best: the buckets that are advised, or where those are torch's default, the best others; within
-        `best_buckets.TELLING`
-            of the fastest tried.
+        best: the buckets that are advised, or where those are torch's default, the best others, within
+            `best_buckets.TELLING` of the fastest tried.
         default: torch's, [1, 25] MiB.
         sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
         fastest_s: iteration of the fastest of all tried, which the best plan may be simpler than.

@@ -1,6 +1,7 @@
 """Predict a step: simulate it, then simulate what each of its doubts changes.
 
-The path of one prediction, from what people type to the `Prediction`, a file a step; read it here, then open each:
+The path of one prediction from Python, a file a step; the command reads its options in `ddpsim/cli/predict.py`, makes
+the `Job` there and joins at step 3. Read it here, then open each:
 
 1. `named.py`: `ddpsim.predict` takes names, paths or a `Job`; `arguments.py` loads them.
 2. `models.py`: the workload is put on the machine's own GPU.
@@ -11,7 +12,8 @@ The path of one prediction, from what people type to the `Prediction`, a file a 
 6. `local_period_s`: the same rank without DDP, which scaling efficiency is held against.
 7. `with_band`: `doubts/causes.py` lists what nobody measured, `periods.py` returns the step at both ends of each doubt,
    `doubts/join.py` adds them up to the 80 % band.
-8. `prediction.py`: the `Prediction`, which is its own document.
+8. `prediction.py`: the `Prediction`, which is its own document; `memory.py`, `path.py` and `sensitivities.py` compute
+   the parts of it that are read when they are asked for.
 """
 
 from __future__ import annotations

@@ -71,7 +71,9 @@ def urgent_first(
 SAME_SUMS = ("ddp", "naive", "flat", "priority", "dear")
 """Schemes by which all ranks sum whole gradients, and every rank updates all it has, once an iteration.
 
-Weights are DDP's: to the bit where each sum has its order, else within rounding."""
+Weights are DDP's: to the bit where each sum has its order, else within rounding. A name in it may take the place of
+another while a run goes on (`use_schedule`, the tuner), and the executor's tests run each; a scheme that cuts a
+gradient into messages belongs here too where every rank sums all of them."""
 WITHOUT_BUCKETS = ("naive", "flat")
 """Of them those whose messages are the same whatever the buckets are."""
 

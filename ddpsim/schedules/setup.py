@@ -136,7 +136,7 @@ class SchemeInputs:
 
 
 Setup = SchemeInputs
-"""The name of this class in earlier versions, kept for one release."""
+"""The name of this class in earlier versions, kept for the schemes that people have written."""
 
 
 def sums(

@@ -6,7 +6,8 @@ a collective), each on a resource of its rank and after other nodes. `run` execu
 `NodeTimes`, `record` makes a trace of them (`Iteration`, `BucketTimes`), `job_run` the period of a step. `retiming`
 finds the periods of one run under many other constants, without running it again where that can be.
 
-Read `engine.py` first, whose `simulate` is this way from end to end; then `graph.py`, which has the nouns. `jobs` has
+Read `engine.py` first: `run_job` resolves and runs a job, as predictions do, and `trace_of` makes its trace; `simulate`
+is both in one call. Then `graph.py`, which has the nouns. `jobs` has
 options and what of a workload each rank has: it comes before the graph.
 
 Public modules: communication, contention, ddp_costs, engine, graph, job, job_run, jobs.beside, jobs.beside_file,

@@ -5,6 +5,9 @@ Start at `GraphRun.add`, which starts a process for each resource of a rank; `_R
 Two shortcuts keep events few, without moving any time. A device's host is a clock that runs ahead of the simulation:
 what it does takes its time whatever else goes on, until it waits for a node. And work that the host has queued already
 is one stretch of the device, however many kernels it has.
+
+Whoever changes when a node begins changes it twice: `retiming.dependencies` and `retiming.retime` (`_meet` for
+collectives) state the same rules as sums and maxima, by which a band is computed without running the graph again.
 """
 
 from __future__ import annotations

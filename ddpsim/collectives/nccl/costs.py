@@ -50,7 +50,8 @@ _CHANNEL_FACTORS = {LL128: (1.0, 1.0, 1.84, 2.0), SIMPLE: (1.1, 1.0, 1.61, 2.92)
 """Of a channel's threads by generation of GPUs, beside Ampere's: NCCL's perChMaxRingLL128Bws and perChMaxTreeBws."""
 
 _BOARD = 8
-"""GPUs, and heads, of the boards that the tables are of which `nvls.start_s` was fitted to (`ddpsim priors`)."""
+"""GPUs, and heads, of the boards that the tables are of which `nvls.start_s` was fitted to (`python -m
+studies.accuracy.priors`)."""
 
 CORNER = 8.0
 """Exponent of the norm that joins limits; large is a sharp corner.

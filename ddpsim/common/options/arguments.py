@@ -1,4 +1,8 @@
-"""Options written as arguments of a command line: parsed again, they give the same values."""
+"""Options of a run written as arguments of a command line: parsed again, they give the same values.
+
+An option of predictions alone whose text has a unit (`--jitter 3%`) would come out as a bare number, which the command
+line refuses; no command writes one.
+"""
 
 from __future__ import annotations
 

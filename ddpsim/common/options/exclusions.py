@@ -4,7 +4,7 @@ Each command checks the rows of its name in `TABLE` with `refuse_excluded`. In a
 any value but the default; `comm=noop` means that value; `backend!nccl,rccl` any value but the default and those listed.
 Properties of a job (`fully_sharded`) and arguments of a command outside the job (`plan`, `step`) have names here, too.
 
-Not in the table: options of one scheme (`ddpsim.collectives.schedules` checks them), and values that contradict each
+Not in the table: options of one scheme (`ddpsim.schedules.named` checks them), and values that contradict each
 other by arithmetic, as stages that do not divide ranks.
 """
 
