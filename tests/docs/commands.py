@@ -22,6 +22,7 @@ from ddpsim.common.options.option import Section
 from ddpsim.common.tables import COLUMNS, heading_of
 
 TARGET = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
+FORMATS = TARGET.with_name("formats.md")
 GROUPS = ("topo", "workload")
 FEWEST = 3
 """Commands that say the same of an option before it is said once for all of them. Chosen by hand: what two share
@@ -53,9 +54,16 @@ Names are Python's; an option stands for any value but its default. What is refu
 
 COLUMNS_HEAD = """\
 What `--columns` of `plan`, `sweep`, `compare` and `compression` takes, whichever of them has the value; where a row has
-none its cell is a hyphen. A name is a key of a row of `--json`, or of several in few words (`memory`, `gpus`). The ends
-of a band have names too: `step_low_s`, `step_high_s`. In a notebook, `pandas.DataFrame(found.records())` has all.
-"""
+none its cell is a hyphen. The ends of a band have names too: `step_low_s`, `step_high_s`. In a notebook,
+`pandas.DataFrame(found.records())` has all.
+
+Keys of a row of `--json`, which [formats](formats.md) describe, with the heading where that says more than the name:
+
+{told}
+
+Columns that put several keys in few words, or are read from inside one:
+
+{table}"""
 
 
 @dataclass(frozen=True)
@@ -219,16 +227,27 @@ def exclusions() -> str:
 
 
 def columns() -> str:
-    """Return a table of the columns: a name, its heading with the unit, what it is.
+    """Return the names of the columns that the page of formats describes, and a table of the others.
 
-    What one means of a step and another of a micro-batch is one row.
+    A name stands alone where its heading says no more. The same part of a step and of a micro-batch have one heading,
+    and stand together.
     """
-    said: dict[tuple[str, str], list[str]] = {}
+    described = {word for code in re.findall(r"`([^`\n]+)`", FORMATS.read_text()) for word in re.findall(r"\w+", code)}
+    told: dict[str, list[str]] = {}
+    table = ["| name | heading | meaning |", "|---|---|---|"]
+    before = ""
     for each in COLUMNS.values():
-        what = re.sub(r", in a (?:step|micro-batch)\.$", ", in a step or a micro-batch.", each.what)
-        said.setdefault((heading_of(each.name), what), []).append(f"`{each.name}`")
-    lines = [f"| {', '.join(names)} | {heading} | {what} |" for (heading, what), names in said.items()]
-    return "\n".join(["| name | heading | meaning |", "|---|---|---|", *lines, ""])
+        heading = heading_of(each.name)
+        words = {*heading.lower().replace("-", " ").split()} - {"ms", "mib", "gib", "gb/s"}
+        what = re.sub("^The same", before, each.what)
+        before = each.what.rstrip(".")
+        if described & {each.name, each.name.removeprefix("step_")}:
+            told.setdefault("" if words <= {*each.name.split("_")} else heading, []).append(f"`{each.name}`")
+        else:
+            table.append(f"| `{each.name}` | {heading} | {what} |")
+    named = [f"{', '.join(names)} ({heading})" if heading else ", ".join(names) for heading, names in told.items()]
+    lines = textwrap.fill(f"{'; '.join(named)}.", 120, break_on_hyphens=False)
+    return COLUMNS_HEAD.format(told=lines, table="\n".join(table)) + "\n"
 
 
 def _as_text(option: str) -> str:
@@ -258,7 +277,7 @@ def reference() -> str:
     ordered = [each for section in (*Section, OTHER) for each in shared.values() if each.section == section]
     pages = [command_page(name, *parts[name], shared) for name in helps]
     together = f"## Options that exclude each other\n\n{TOGETHER}\n{exclusions()}"
-    together += f"\n## Columns\n\n{COLUMNS_HEAD}\n{columns()}"
+    together += f"\n## Columns\n\n{columns()}"
     return "\n".join([HEAD, f"## {SHARED}\n\n```text\n{shown(ordered)}\n```\n", together, *pages])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ddpsim.common.tables import COLUMNS
 from tests.docs import commands
 
 HELP = """Usage: x [OPTIONS]
@@ -47,6 +48,11 @@ def test_every_option_of_every_command_is_described() -> None:
                 said = " ".join(f"{each.spec} {each.text}".split())
                 own = said in " ".join(part.split())
                 assert own != (each.flag in named(part) and said in shared), (words, each)
+
+
+def test_every_column_is_named() -> None:
+    part = commands.TARGET.read_text().partition("## Columns\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", part)) >= {*COLUMNS}
 
 
 def named(part: str) -> set[str]:
