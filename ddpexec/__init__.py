@@ -4,6 +4,7 @@ What a training script needs stands here, imported with torch when it is first a
 like say more:
 
     DistributedDataParallel(module, ...)  torch's class by the same arguments, with plans, policies, schemes and traces
+    ScheduledDataParallel(module, scheme, ...)  the same class by the older name of its schemes
     LayerDrop(module, ...)                layers left out while a module trains
     tuned(model, optimizer, ...)          a training loop that tunes its own buckets; Tuner: the same, step by step
     trace(folder, ...)                    a trace of the training loop inside a `with`; Observer: its moments
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from ddpexec.capturing.capture import Capture as Capture
     from ddpexec.ddp.drop import LayerDrop as LayerDrop
+    from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel as ScheduledDataParallel
     from ddpexec.ddp.wrapper import DistributedDataParallel as DistributedDataParallel
     from ddpexec.timing.observe import Observer as Observer
     from ddpexec.tracing.tracer import trace as trace
@@ -28,6 +30,7 @@ _MODULES = {
     "DistributedDataParallel": "ddp.wrapper",
     "LayerDrop": "ddp.drop",
     "Observer": "timing.observe",
+    "ScheduledDataParallel": "ddp.scheduled_wrapper",
     "Tuner": "tuning.tuner",
     "trace": "tracing.tracer",
     "tuned": "tuning.tuned",

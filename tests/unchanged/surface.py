@@ -9,9 +9,6 @@ from typing import Any
 
 from tests.docs.commands import commands, help_of, programs
 
-STAYING = {"ddpexec.ddp.scheduled_wrapper": ("ScheduledDataParallel",)}
-"""Names beside the packages' own that are promised to stay."""
-
 
 def surface() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield helps and names."""
@@ -22,8 +19,6 @@ def surface() -> Iterator[tuple[str, Callable[[], Any]]]:
     for package in ("ddpsim", "ddpexec"):
         names = [name for name in dir(importlib.import_module(package)) if not name.startswith("_")]
         yield from ((f"name {package}.{name}", lambda p=package, n=name: described(p, n)) for name in names)
-    for module, staying in STAYING.items():
-        yield from ((f"name {module}.{name}", lambda m=module, n=name: described(m, n)) for name in staying)
 
 
 def described(module: str, name: str) -> dict[str, Any]:
