@@ -34,7 +34,7 @@ CORE = (
     "trace",
     "common",
 )
-"""The rooms of DESIGN's core: command line, pages and importers of other tools' traces are around it."""
+"""The rooms that predict: command line, pages and importers of other tools' traces are around them."""
 STATED = re.compile(r"^Public modules: ([\w.,\s]+?)\.$", re.MULTILINE)
 
 

@@ -2,7 +2,7 @@
 
 Around a training loop of one's own it takes three lines::
 
-    from ddpexec.capturing.capture import Capture                     # 1
+    from ddpexec.capturing.capture import Capture        # 1
 
     with Capture(model, "workload.json") as capture:        # 2
         for batch in loader:

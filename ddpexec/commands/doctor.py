@@ -10,8 +10,8 @@ from ddpsim.cli.output import Output
 @expand
 def doctor(output: Output) -> None:
     """Say what this torch and this machine can do for real runs; `ddpsim doctor` says it with the rest."""
-    from ddpexec.commands import torch_findings as torches
+    from ddpexec.commands import torch_findings
     from ddpexec.lab import findings as labs
 
-    findings = [*torches.findings(), *labs.findings()]
+    findings = [*torch_findings.findings(), *labs.findings()]
     output.emit({"findings": [each.document() for each in findings]}, lambda: text_of(findings))

@@ -1,6 +1,7 @@
 """A decision of the tuner as data: what was tried, predicted, measured and kept, what it cost; and its page.
 
-Plans tried in a running training: every rank runs the blocks that the first one names, and it alone judges.
+`Trials` tries the plans in a running training: every rank runs the blocks of steps that rank 0 names, and rank 0 alone
+judges. `RoundDecision` is what came of it.
 """
 
 from __future__ import annotations

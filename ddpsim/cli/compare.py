@@ -1,6 +1,7 @@
 """`ddpsim compare`: machines, node counts and links side by side, with what they cost.
 
-A comparison as text of 100 columns: what each machine takes, what it costs, and what is worth knowing.
+`compare` is the command; `text`, before it, is its answer in lines of at most 100 characters: the step of each machine,
+its cost, and under the tables which machine to take and why.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Schedules of several levels: in each node, between nodes, and in each node again; closed form beside them.
 
-The levels of a network: how many ranks meet at each, from those under one switch to all.
-
-A level is a set of groups of consecutive ranks, all of one size, whose members are nearer to each other than to any
-other rank: cards under one PCIe switch, those of one socket, of one node or NVLink domain, nodes under one leaf switch.
-Nearness is of the paths that NCCL's bytes take: without peer to peer, cards of one switch meet at their socket.
+`level_sizes` finds the levels of a placement: how many ranks meet at each, from those under one switch to all. A level
+is a set of groups of consecutive ranks, all of one size, whose members are nearer to each other than to any other rank:
+cards under one PCIe switch, those of one socket, of one node or NVLink domain, nodes under one leaf switch. Nearness is
+of the paths that NCCL's bytes take: without peer to peer, cards of one switch meet at their socket.
 """
 
 from __future__ import annotations

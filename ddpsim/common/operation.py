@@ -7,7 +7,7 @@ has for all, its own part too. Source: nccl-tests
 
 Another operation has its transfers in `ddpsim.collectives.schedules`, its costs in the transports of `nccl`,
 `gloo` and `mpi`, its names in traces in `ddpsim.trace.records` and `ddpsim.chakra.steps`, what is copied out of it in
-`ddpsim.schedules.copied`, and whether the executor launches it in `ddpexec.ddp.carried`.
+`ddpsim.schedules.copied`, and whether the executor launches it in `ddpexec.ddp.messages`.
 """
 
 from __future__ import annotations

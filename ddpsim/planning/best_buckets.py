@@ -1,16 +1,15 @@
 """The best buckets on one machine and node count: caps tried side by side, and an exact partition.
 
-On which constants the host's time rests where nobody measured them.
-
-The best buckets for a pipeline of gradients: an exact search over partitions of the arrival order.
-
-Gradients become ready one after another; a bucket is launched when its last one is, and collectives run one after
-another. With ready times r, and a collective's time t(bytes), the earliest end of the first j gradients is
+Start at `best_buckets`: it tries uniform caps and one list of buckets of its own, and keeps the simplest plan within
+`TELLING` of the fastest. `launch_priors` names the constants of the host's time that nobody measured, on which a gain
+may rest. The list of buckets is `best_partition`'s, an exact search over partitions of the arrival order: gradients
+become ready one after another; a bucket is launched when its last one is, and collectives run one after another. With
+ready times r, and a collective's time t(bytes), the earliest end of the first j gradients is
 
     f(j) = min over i < j of max(f(i), r(j)) + t(bytes of gradients i+1 .. j)
 
-which is exact because f is what a later bucket sees of the earlier ones (Bellman). What it leaves out (two
-collectives in flight, hooks and copies) the simulation of the result puts back.
+which is exact because f is what a later bucket sees of the earlier ones (Bellman). What it leaves out (two collectives
+in flight, hooks and copies) the simulation of the result puts back.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Schemes that keep a whole copy of the model on every rank: a function each, from a setup to a schedule.
 
-An order agreed beforehand: which message goes next, were gradients ready and the wire as fast as expected.
+`urgent_first` is the order that ranks agree on beforehand under `priority`: which message goes next, were gradients
+ready and the wire as fast as expected.
 """
 
 from __future__ import annotations

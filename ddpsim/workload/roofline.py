@@ -1,11 +1,9 @@
 """A roofline of operators: the longest of arithmetic, memory traffic and a kernel's minimum, and what each term is.
 
-How long a product of matrices takes: tiles of its result on multiprocessors, wave by wave.
-
-A library computes a result in tiles, each by one multiprocessor, and all of a wave together; the last wave is seldom
-full, and small results do not fill one. Of several sizes of tile, and of cuts along the depth, the fastest is taken, as
-libraries' heuristics mean to ("Matrix Multiplication Background User's Guide", NVIDIA docs, on tile and wave
-quantization).
+Start at `operator_s`. `share_of_waves` is what a product of matrices reaches of the multiprocessors: a library computes
+a result in tiles, each by one multiprocessor, and all of a wave together; the last wave is seldom full, and small
+results do not fill one. Of several sizes of tile, and of cuts along the depth, the fastest is taken, as libraries'
+heuristics mean to ("Matrix Multiplication Background User's Guide", NVIDIA docs, on tile and wave quantization).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from types import ModuleType
 import numpy as np
 
 from ddpsim.calibrating.samples import Sample
-from ddpsim.collectives import curve as interpolation
+from ddpsim.collectives import curve
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
 from ddpsim.collectives.nccl import costs, transport
@@ -27,7 +27,7 @@ from studies.accuracy.systems import CITED, load
 from studies.command import parser
 
 MODEL = ((transport, "_SHARPNESS"), (transport, "_LEAST_WEIGHT"), (costs, "CORNER"))
-DOUBTS = ((interpolation, "_REPEATS"), (interpolation, "_APART"), (interpolation, "_BEYOND"))
+DOUBTS = ((curve, "_REPEATS"), (curve, "_APART"), (curve, "_BEYOND"))
 FACTORS = (0.5, 1.0, 2.0)
 _SHIPPED = Calibration.priors("nccl")
 

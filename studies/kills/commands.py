@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpexec.lab.netlab import lab as names
+from ddpexec.lab.netlab import lab as lab_module
 from ddpexec.lab.netlab import support
 
 MARK = "STUDIES_KILLS"
@@ -106,8 +106,8 @@ def dead_labs() -> set[str]:
     """Return the namespaces of labs whose process is gone."""
     return {
         name
-        for name in names.namespaces()
-        if (owner := re.match(rf"{names.PREFIX}-(\d+)-", name)) and not os.path.exists(f"/proc/{owner[1]}")
+        for name in lab_module.namespaces()
+        if (owner := re.match(rf"{lab_module.PREFIX}-(\d+)-", name)) and not os.path.exists(f"/proc/{owner[1]}")
     }
 
 

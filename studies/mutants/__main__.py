@@ -20,7 +20,7 @@ from studies.mutants.mutations import Mutant, drawn, mutated
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [
-    "ddpsim/bucketing", "ddpsim/collectives", "ddpsim/simulation", "ddpsim/simulation/jobs", "ddpsim/schedules",
+    "ddpsim/bucketing", "ddpsim/collectives", "ddpsim/simulation", "ddpsim/schedules",
     "ddpsim/prediction", "ddpsim/planning", "ddpsim/workload", "ddpsim/trace", "ddpsim/explaining", "ddpsim/topology",
     "ddpsim/calibrating", "ddpsim/common/options", "ddpsim/common/workers", "ddpexec/ddp", "ddpexec/running",
     "ddpexec/tuning",

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ddpexec.lab.campaign import campaign as predicting
+from ddpexec.lab.campaign import campaign as campaign_module
 from ddpexec.lab.campaign import stages
 from ddpexec.lab.campaign.campaign import is_current
 from ddpexec.lab.campaign.record import unpack
@@ -132,7 +132,7 @@ def _recorded(configuration: Configuration, before: Path, now: Path) -> Recorded
         _held(configuration, now),
         _moment(stamp["written_at"]),
         min(_begun(trace) for trace in traces),
-        stamp["inputs_fingerprint"] == predicting.inputs_fingerprint(configuration, network, own),
+        stamp["inputs_fingerprint"] == campaign_module.inputs_fingerprint(configuration, network, own),
         str(traces[0].provenance.get("torch")),
         sum(late) / len(late) if late else None,
     )
@@ -142,7 +142,7 @@ def _held(configuration: Configuration, folder: Path) -> Held:
     own = folder / "runs" / configuration.name
     network = stages.MeasuredNetwork.of(configuration, folder)
     workload = load_workload(own / "workload.json.gz")
-    predicting.write_prediction(configuration, network, workload, own)
+    campaign_module.write_prediction(configuration, network, workload, own)
     result = stages.conclude(configuration, network, workload, own)
     held = _mapping(own / "validation.json")
     return Held(

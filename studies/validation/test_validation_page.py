@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddpexec.lab.campaign import campaign as predicting
+from ddpexec.lab.campaign import campaign
 from ddpexec.lab.campaign.report import MEASURES
 from ddpexec.lab.campaign.spec import Configuration
 from ddpsim.common.errors import InputError
@@ -45,7 +45,7 @@ def test_a_change_of_the_model_moves_todays_column_alone(
         made = predict(job)
         return replace(made, summary=replace(made.summary, iteration_s=2 * made.summary.iteration_s))
 
-    monkeypatch.setattr(predicting, "predict", slower)
+    monkeypatch.setattr(campaign, "predict", slower)
     changed = load(RECORD, tmp_path)
     for was, is_ in zip(evidence.recorded, changed.recorded, strict=True):
         assert is_.before == was.before

@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.ddp import flat
-from ddpexec.ddp.compression import hook_for
-from ddpexec.ddp.compression import schemes as powersgd
+from ddpexec.ddp.compression import hook_for, schemes
 from ddpexec.ddp.fully_sharded import FullySharded
 from ddpexec.ddp.scheduled_wrapper import ScheduledDataParallel
 from ddpexec.ddp.wrapper import DistributedDataParallel
@@ -61,7 +60,7 @@ class Outcome:
 def trained(case: Case, rank: int) -> Outcome:
     """Return how `rank` ends `case`."""
     warnings.simplefilter("ignore")
-    first = mock.patch.object(powersgd, "START_ITERATION", PowerSGD.FIRST)
+    first = mock.patch.object(schemes, "START_ITERATION", PowerSGD.FIRST)
     with mock.patch.object(flat, "EAGER_BYTES", case.eager_bytes), first:
         try:
             run = _run_of(case, rank)

@@ -1,6 +1,7 @@
 """From a scheme's name to the state and the hook that run it.
 
-PowerSGD (Vogels et al. 2019) by torch's own hook, for gradients of any shape and for those that are zero.
+`powersgd_hook` is PowerSGD (Vogels et al. 2019) by torch's own hook, for gradients of any shape and for those that are
+zero.
 """
 
 # No `from __future__ import annotations`: torch compares the annotations of a hook with its own classes.

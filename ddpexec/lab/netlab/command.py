@@ -1,8 +1,8 @@
 """`python -m ddpexec netlab`: from the command line's words to a lab with the command on every rank.
 
-Run a command once a rank in a lab, with torchrun's environment, and end all ranks whatever happens.
-
-The lab network that is built from a topology, which the simulator reads.
+Start with `run_command`. `parse_topology` reads the options, `lab_network` says which hosts, switches and wires are
+built of the topology that the simulator reads, and `run` starts the command once a rank, with torchrun's environment,
+and ends all ranks whatever happens.
 """
 
 from __future__ import annotations

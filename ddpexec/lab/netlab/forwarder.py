@@ -1,11 +1,10 @@
 """A network in user space: packets between TUN devices, each wire with its rate, its delay and one queue.
 
-It gives any topology, and delays where the kernel has no netem. Runs as a process of its own:
-`python -m ddpexec.lab.netlab.forwarder` reads the network as JSON from stdin.
+It gives any topology, and delays where the kernel has no netem. Runs as a process of its own: `python -m
+ddpexec.lab.netlab.forwarder` reads the network as JSON from stdin.
 
-TUN devices with segmentation offload: packets of a network namespace as bytes of a file descriptor.
-
-With offload the kernel hands over TCP segments of many packets at once, and a Python forwarder keeps up with a gigabit.
+A TUN device gives the packets of a network namespace as bytes of a file descriptor. With segmentation offload the
+kernel hands over TCP segments of many packets at once, and a Python forwarder keeps up with a gigabit.
 """
 
 from __future__ import annotations

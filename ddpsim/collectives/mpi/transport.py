@@ -5,12 +5,11 @@ reduce go along a binomial tree of whole messages, a reduce-scatter and an all-g
 halves beyond, sends between neighbours and all-to-alls all at once; Open MPI's own choice among more algorithms for
 these moves their latency, not their bytes, but for the trees.
 
-Which algorithm Open MPI picks for an allreduce: `coll/tuned` without rules of a user's own.
-
-Source: Open MPI's 4.1 series, `ompi/mca/coll/tuned/coll_tuned_decision_fixed.c` as rewritten in 2020, read from a copy
-that names no tag and not compared with that of 4.1.4; of operations that commute. What each then does is by
-`ompi/mca/coll/base/coll_base_allreduce.c`, from memory: a segmented ring without a segment size is a ring;
-with fewer elements than ranks a ring is recursive doubling, and Rabenseifner's with fewer than it has parts too.
+`pick_algorithm` is `coll/tuned` without rules of a user's own. Source: Open MPI's 4.1 series,
+`ompi/mca/coll/tuned/coll_tuned_decision_fixed.c` as rewritten in 2020, read from a copy that names no tag and not
+compared with that of 4.1.4; of operations that commute. What each then does is by
+`ompi/mca/coll/base/coll_base_allreduce.c`, from memory: a segmented ring without a segment size is a ring; with fewer
+elements than ranks a ring is recursive doubling, and Rabenseifner's with fewer than it has parts too.
 
 Open MPI's ways between any two ranks: shared memory inside a machine, TCP by each node's first NIC between nodes.
 """

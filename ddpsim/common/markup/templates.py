@@ -1,6 +1,6 @@
 """The templates of pages, and how they are filled in: text is escaped, `Markup` is not.
 
-Tables, and the short card that a notebook shows for an object.
+`table` is a table of rows, `summary_card` the short card that a notebook shows for an object.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from ddpexec.groups import environment as environment
+from ddpexec.groups import environment
 
 MESSAGE = "error: --scheme zero3: DeepSpeed's schemes are simulated, and not run"
 

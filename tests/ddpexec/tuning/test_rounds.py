@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import ddpexec
-from ddpexec.tuning import tuner as step_clock
 from ddpexec.tuning import tuner as tuner_module
 from ddpexec.tuning.control_channel import ControlChannel
 from ddpexec.tuning.rewrapping import caps_in_force
@@ -47,7 +46,7 @@ def test_four_ranks_decide_at_one_step_for_one_plan_and_weights_differ_by_roundi
 def shifted(rank: int) -> list[tuple[int, int]]:
     """Train at one pace, then one rank at another; return where each round began and how long it was."""
     predict_at_once()
-    mock.patch.object(step_clock, "WINDOW", 20).start()
+    mock.patch.object(tuner_module, "WINDOW", 20).start()
     model = wrapped(STOCK)
     tuner = ddpexec.Tuner(model)
     decided: list[int] = []

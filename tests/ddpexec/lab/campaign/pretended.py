@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ddpexec.lab.campaign import campaign as predicting
+from ddpexec.lab.campaign import campaign as campaign_module
 from ddpexec.lab.campaign.campaign import carry_out
 from ddpexec.lab.campaign.results import Result
 from ddpexec.lab.campaign.spec import Campaign, Configuration
@@ -64,9 +64,11 @@ class PretendedLab:
 
     @staticmethod
     def _measured(configuration: Configuration, folder: Path, topology: Path, stretch: float) -> Trace:
-        calibration = predicting.load_calibration(str(topology.parent / "calibration.json"))
+        calibration = campaign_module.load_calibration(str(topology.parent / "calibration.json"))
         workload = load_workload(folder / "workload.json.gz")
-        trace = simulate(workload, load_topology(str(topology)).place(), predicting.options(configuration), calibration)
+        trace = simulate(
+            workload, load_topology(str(topology)).place(), campaign_module.options(configuration), calibration
+        )
         return replace(trace, iterations=[stretched(each, stretch) for each in trace.iterations])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddpexec.lab.campaign import campaign as predicting
+from ddpexec.lab.campaign import campaign as campaign_module
 from ddpexec.lab.campaign import stages
 from ddpexec.lab.campaign.campaign import carry_out
 from ddpexec.lab.campaign.spec import Campaign, Configuration, parse_campaign
@@ -83,14 +83,14 @@ def test_an_interrupted_campaign_goes_on_where_it_stopped(
 def test_a_fault_in_one_configuration_leaves_the_others_alone(
     campaign: Campaign, lab: PretendedLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good, first = predicting.write_prediction, campaign.configurations[0]
+    good, first = campaign_module.write_prediction, campaign.configurations[0]
 
     def faulty(configuration: Configuration, *rest: Any) -> None:
         if configuration == first:
             raise ZeroDivisionError("by a fault")
         good(configuration, *rest)
 
-    monkeypatch.setattr(predicting, "write_prediction", faulty)
+    monkeypatch.setattr(campaign_module, "write_prediction", faulty)
     results, failures = go(campaign, tmp_path)
     assert [result.caps for result in results] == ["cap5"]
     assert len(failures) == 1

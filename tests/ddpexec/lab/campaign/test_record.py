@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.lab.campaign import campaign as predicting
+from ddpexec.lab.campaign import campaign as campaign_module
 from ddpexec.lab.campaign import record, stages
 from ddpexec.lab.campaign.campaign import find_finished
 from ddpexec.lab.campaign.spec import Campaign
@@ -54,7 +54,7 @@ def test_unpacked_it_concludes_as_the_campaign_did(packed: Path, campaign: Campa
         assert len({(path / "prediction.json").read_bytes() for path in own}) == 1
         network = stages.MeasuredNetwork(again / "networks" / "flat")
         stamp = json.loads((own[1] / "prediction.json").read_text())["campaign"]
-        assert predicting.inputs_fingerprint(each, network, own[1]) == stamp["inputs_fingerprint"]
+        assert campaign_module.inputs_fingerprint(each, network, own[1]) == stamp["inputs_fingerprint"]
 
 
 def test_a_record_is_small_and_names_no_path_of_a_machine(packed: Path, campaign: Campaign) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.lab.netlab import lab as names
+from ddpexec.lab.netlab import lab
 
 
 def children(pid: int) -> list[int]:
@@ -24,7 +24,7 @@ def children(pid: int) -> list[int]:
 
 def namespaces_of(pid: int) -> list[str]:
     """Return the namespaces of the lab that process `pid` has built."""
-    return [name for name in names.namespaces() if name.startswith(f"{names.PREFIX}-{pid}-")]
+    return [name for name in lab.namespaces() if name.startswith(f"{lab.PREFIX}-{pid}-")]
 
 
 def running_in(pid: int) -> int:
@@ -52,7 +52,7 @@ def end(process: subprocess.Popen[str]) -> None:
         pass
 
     def gone() -> bool:
-        names.remove_leftovers()
+        lab.remove_leftovers()
         return not any(map(namespaces_of, family))
 
     until(gone, 20, "a killed process left a lab that could not be removed")

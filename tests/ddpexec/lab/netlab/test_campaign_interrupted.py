@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.lab.netlab import lab as names
+from ddpexec.lab.netlab import lab
 from tests.ddpexec.lab.netlab.processes import children, running_in, until
 
 pytestmark = pytest.mark.usefixtures("lab_machine")
@@ -27,7 +27,7 @@ runs:
 
 
 def labs() -> set[str]:
-    return {name for name in names.namespaces() if name.startswith(names.PREFIX)}
+    return {name for name in lab.namespaces() if name.startswith(lab.PREFIX)}
 
 
 @pytest.mark.timeout(240)

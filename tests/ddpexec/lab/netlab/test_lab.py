@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpexec.lab.netlab import command, probe
-from ddpexec.lab.netlab import command as launch
-from ddpexec.lab.netlab import lab as names
+from ddpexec.lab.netlab import lab as lab_module
 from ddpexec.lab.netlab.command import lab_network
 from ddpexec.lab.netlab.lab import build
 from ddpsim.common.errors import InputError
@@ -62,7 +61,7 @@ def test_traffic_stays_inside() -> None:
         outside = subprocess.run(["ip", "route", "get", "10.77.0.2"], capture_output=True, text=True, check=False)
     assert [line.split()[0] for line in routes.splitlines()] == ["10.77.0.0/24"]
     assert "eth0" not in routes.replace("dev eth0", "")
-    assert names.PREFIX not in outside.stdout
+    assert lab_module.PREFIX not in outside.stdout
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit $((RANK * 3))", 3), ("kill -9 $$", 137)])
@@ -72,7 +71,7 @@ def test_the_first_failure_is_the_exit_code(script: str, code: int) -> None:
 
 
 def test_a_failed_rank_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "GRACE_S", 0.2)
+    monkeypatch.setattr(command, "GRACE_S", 0.2)
     script = "test $RANK = 0 && exit 7; sleep 100"
     assert command.run_command(lab_topology(2, 100 * MBIT), ["sh", "-c", script]) == 7
 
@@ -82,21 +81,21 @@ def test_a_signal_takes_the_lab_down(held_lab: subprocess.Popen[str], number: si
     held_lab.send_signal(number)
     assert held_lab.wait(30) == 128 + number
     assert namespaces_of(held_lab.pid) == []
-    assert not (names.LOCKS / f"{names.PREFIX}-{held_lab.pid}.lock").exists()
+    assert not (lab_module.LOCKS / f"{lab_module.PREFIX}-{held_lab.pid}.lock").exists()
 
 
 def test_a_second_start_removes_a_dead_labs_leftovers_and_nothing_else(held_lab: subprocess.Popen[str]) -> None:
-    foreign = f"{names.PREFIX}x-{os.getpid()}-h0"
+    foreign = f"{lab_module.PREFIX}x-{os.getpid()}-h0"
     subprocess.run(["ip", "netns", "add", foreign], check=True)
     try:
-        assert f"{names.PREFIX}-{held_lab.pid}" not in names.remove_leftovers()
+        assert f"{lab_module.PREFIX}-{held_lab.pid}" not in lab_module.remove_leftovers()
         assert len(namespaces_of(held_lab.pid)) == 3
         held_lab.kill()
         held_lab.wait()
         assert len(namespaces_of(held_lab.pid)) == 3
-        assert f"{names.PREFIX}-{held_lab.pid}" in names.remove_leftovers()
+        assert f"{lab_module.PREFIX}-{held_lab.pid}" in lab_module.remove_leftovers()
         assert namespaces_of(held_lab.pid) == []
-        assert foreign in names.namespaces()
+        assert foreign in lab_module.namespaces()
     finally:
         subprocess.run(["ip", "netns", "delete", foreign], check=True)
 
